@@ -1,0 +1,1 @@
+"""Rows to batches: schema, Parquet reader, converters. The lowest layer: imports nothing else of faceter."""
