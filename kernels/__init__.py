@@ -1,0 +1,1 @@
+"""Kernels: one folder for each operator, with its definition and its implementations."""
