@@ -1,1 +1,1 @@
-"""Converters: other formats, and generated data, to a folder of Parquet files with a schema (`faceter data convert`)."""
+"""Converters: other formats, and generated data, to Parquet files with a schema (`faceter data convert`)."""

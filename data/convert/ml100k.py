@@ -2,10 +2,10 @@
 
 Label: rating >= 4. Each user's last 10 ratings are the test part, the 10 before them the validation part.
 
-What a row may know (`_history_end`, `_item_past`): of its own user, ratings with a smaller timestamp (many ratings share
-a second: those are not past) - a validation row only those of the training part, a test row those of the training and
-validation parts, so that no label of a part feeds another row of that part; of other users, ratings of the training part
-with a smaller timestamp.
+What a row may know (`history_end`, `_item_past`): of its own user, ratings with a smaller timestamp (many ratings
+share a second: those are not past), a validation row only those of the training part, a test row only those of the
+training and validation parts, so that no label of a part feeds another row of that part; of other users, ratings of the
+training part with a smaller timestamp.
 
 The data are under GroupLens' terms (research use, with acknowledgement) and stay in the package.
 """
@@ -28,13 +28,49 @@ from faceter.data.schema import DenseColumn, Label, Schema, SequenceGroup, Spars
 NUM_USERS, NUM_ITEMS = 943, 1682
 GENDERS = ("F", "M")
 OCCUPATIONS = (
-    "administrator artist doctor educator engineer entertainment executive healthcare homemaker lawyer librarian "
-    "marketing none other programmer retired salesman scientist student technician writer"
-).split()
+    "administrator",
+    "artist",
+    "doctor",
+    "educator",
+    "engineer",
+    "entertainment",
+    "executive",
+    "healthcare",
+    "homemaker",
+    "lawyer",
+    "librarian",
+    "marketing",
+    "none",
+    "other",
+    "programmer",
+    "retired",
+    "salesman",
+    "scientist",
+    "student",
+    "technician",
+    "writer",
+)
 GENRES = (
-    "Action Adventure Animation Children's Comedy Crime Documentary Drama Fantasy Film-Noir Horror Musical Mystery "
-    "Romance Sci-Fi Thriller War Western unknown"
-).split()
+    "Action",
+    "Adventure",
+    "Animation",
+    "Children's",
+    "Comedy",
+    "Crime",
+    "Documentary",
+    "Drama",
+    "Fantasy",
+    "Film-Noir",
+    "Horror",
+    "Musical",
+    "Mystery",
+    "Romance",
+    "Sci-Fi",
+    "Thriller",
+    "War",
+    "Western",
+    "unknown",
+)
 NUM_GENRE_SETS = 256
 FIRST_YEAR, LAST_YEAR, USUAL_YEAR = 1920, 1998, 1990
 HELD_OUT = 10

@@ -96,3 +96,13 @@ def read_text(
         problem = text.rsplit("CSV conversion error", 1)[-1].strip()
         where = f"line {row[1]}: " if row else ""
         raise DataError(where + problem, file=path, column=name) from None
+
+
+def count_lines(path: str | Path) -> int:
+    """Lines of a file; the last one needs no line break."""
+    lines, last = 0, b"\n"
+    with Path(path).open("rb") as file:
+        while block := file.read(1 << 20):
+            lines += block.count(b"\n")
+            last = block[-1:]
+    return lines + (last != b"\n")
