@@ -23,6 +23,18 @@ def _positive(owner: str, **values: float) -> None:
             raise ConfigError(f"{owner}: {name} must be positive, is {value}")
 
 
+def _not_negative(owner: str, **values: float) -> None:
+    for name, value in values.items():
+        if not value >= 0:
+            raise ConfigError(f"{owner}: {name} must be at least 0, is {value}")
+
+
+def _widths(owner: str, **values: tuple[int, ...]) -> None:
+    for name, widths in values.items():
+        if any(width < 1 for width in widths):
+            raise ConfigError(f"{owner}: {name} must be positive widths, is {widths}")
+
+
 def _rate(owner: str, **values: float) -> None:
     for name, value in values.items():
         if not 0 <= value < 1:
@@ -40,7 +52,7 @@ class EventConfig:
         tokens: summary tokens that seed pooling gives (n_tokens).
         seeds: learnable seeds of hierarchical seed pooling (n_seeds).
         kron_terms: terms of SumKronLinear.
-        layers: sequence layers.
+        layers: sequence layers, at most the model's; after them the sequence and its summary stay as they are.
         attention: self-attention per feature group: over the whole history, keys within `window` positions to either
             side, or inside fixed blocks of 64 rows.
         window: half width of the sliding window, in events.
@@ -107,7 +119,7 @@ class WukongConfig:
     Args:
         layers: Wukong layers per InterFormer layer.
         fmb_tokens: tokens that the factorisation machine block gives; the linear compression block gives the rest.
-        fm_rank: k of the low-rank FM X (X^T Y), Y (n x k).
+        fm_rank: k of the low-rank FM X (X^T Y), Y (n x k); 0 for the exact X X^T.
         hidden: widths of the FMB's MLP.
         experts: Wukong experts, each on its part of the tokens (mixture by feature partition); 1 = a single stack.
     """
@@ -119,7 +131,9 @@ class WukongConfig:
     experts: int = 1
 
     def __post_init__(self):
-        _positive("wukong", layers=self.layers, fmb_tokens=self.fmb_tokens, fm_rank=self.fm_rank, experts=self.experts)
+        _positive("wukong", layers=self.layers, fmb_tokens=self.fmb_tokens, experts=self.experts)
+        _not_negative("wukong", fm_rank=self.fm_rank)
+        _widths("wukong", hidden=self.hidden)
 
 
 @dataclass(frozen=True)
@@ -135,12 +149,12 @@ class GemConfig:
         layers: InterFormer layers (sequence learning and feature interaction interleaved).
         x_tokens: non-sequence tokens after the first layer (of Wukong, and of its output).
         summary_tokens: tokens of X_sum (Gating(MLP(X))); they lead the sequences as CLS tokens at layer 1.
-        pma_tokens: tokens of pooling by multi-head attention in S_sum.
-        recent_tokens: newest events in S_sum.
+        pma_tokens: tokens of pooling by multi-head attention in S_sum; 0 for none.
+        recent_tokens: newest events in S_sum; 0 for none.
         events: one entry per event type; `event_default` serves the groups without one.
         masknet: MaskNet over the aligned sequences' concatenated embeddings; off: a linear map.
         bidirectional: S_sum goes into the interaction and X_sum into the sequences. Off: late fusion (ablation).
-        head_hidden: widths of each task's MLP.
+        head_hidden: widths of each task's MLP; empty for linear heads.
         dropout: on tower outputs and MLP hidden layers.
         embedding_dropout: on looked-up embeddings, whole ids at a time.
     """
@@ -173,9 +187,9 @@ class GemConfig:
             layers=self.layers,
             x_tokens=self.x_tokens,
             summary_tokens=self.summary_tokens,
-            pma_tokens=self.pma_tokens,
-            recent_tokens=self.recent_tokens,
         )
+        _not_negative("gem", pma_tokens=self.pma_tokens, recent_tokens=self.recent_tokens)
+        _widths("gem", dense_hidden=self.dense_hidden, head_hidden=self.head_hidden)
         _rate("gem", dropout=self.dropout, embedding_dropout=self.embedding_dropout)
         groups = [g.name for g in self.schema.sequences]
         for event in self.events:
@@ -185,6 +199,13 @@ class GemConfig:
                 )
         if len({e.name for e in self.events}) != len(self.events):
             raise ConfigError(f"events: an event type is named twice: {[e.name for e in self.events]}")
+        for event in map(self.event, groups):
+            if event.layers > self.layers:
+                raise ConfigError(
+                    f"event {event.name!r}: layers = {event.layers} is more than the model's layers = {self.layers}"
+                )
+        if not (self.schema.dense or self.schema.sparse or groups):
+            raise ConfigError(f"schema {self.schema.name!r} has no feature: name a dense, sparse or sequence column")
         if self.wukong.fmb_tokens >= self.x_tokens:
             raise ConfigError(
                 f"wukong.fmb_tokens = {self.wukong.fmb_tokens} must be less than x_tokens = {self.x_tokens}: "
