@@ -1,0 +1,115 @@
+"""Optimizers of the dense part, the learning rates over time, and the moving average of weights.
+
+Embedding tables are updated inside the backward pass by fbgemm's fused rowwise AdaGrad (`model_parallel`): here they
+only get their learning rate. Rowwise AdaGrad, for row r with gradient g_r of width D (Gupta et al., 2014; torchrec):
+
+    v_r += mean(g_r^2),   E_r -= lr g_r / (sqrt(v_r) + eps)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from faceter.tools.train.config import OptimizerOptions, ScheduleOptions
+
+_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
+
+
+def learning_rate_factor(options: ScheduleOptions, step: int, last_step: int | None) -> float:
+    """What the peak learning rates are multiplied by in a step.
+
+    Args:
+        step: from 0.
+        last_step: where the decay ends unless `decay_steps` says so; None if nobody knows.
+    """
+    warmup = options.warmup_steps
+    if step < warmup:
+        return (step + 1) / warmup
+    if options.decay == "constant":
+        return 1.0
+    length = options.decay_steps or max((last_step or 0) - warmup, 0)
+    if length == 0:
+        return 1.0
+    done = min((step - warmup) / length, 1.0)
+    shape = 1 - done if options.decay == "linear" else (1 + math.cos(math.pi * done)) / 2
+    return options.final_factor + (1 - options.final_factor) * shape
+
+
+def decayed(module: nn.Module) -> set[str]:
+    """Names of the parameters that weight decay pulls towards zero: matrices of maps.
+
+    Not biases, gains of norms, and learned tokens (seeds, CLS): a token is data to the layers above it.
+    """
+    norms = {f"{m}.{p}" for m, sub in module.named_modules() if isinstance(sub, _NORMS) for p, _ in sub.named_parameters()}
+    return {
+        name
+        for name, p in module.named_parameters()
+        if p.ndim >= 2 and name not in norms and not any(part in name for part in ("seed", "cls", "token", "bias", "gamma", "beta"))
+    }
+
+
+def adamw(parameters: dict[str, nn.Parameter], decay: set[str], options: OptimizerOptions) -> torch.optim.AdamW:
+    """AdamW in two groups, with and without weight decay."""
+    groups = [
+        {"params": [p for n, p in parameters.items() if n in decay], "weight_decay": options.weight_decay},
+        {"params": [p for n, p in parameters.items() if n not in decay], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [g for g in groups if g["params"]], lr=options.dense_lr, betas=(options.beta1, options.beta2)
+    )
+
+
+def adamw_state(optimizer: torch.optim.AdamW, parameters: dict[str, nn.Parameter]) -> dict[str, dict[str, Tensor]]:
+    """AdamW's state by parameter name, made (zero) where a parameter has not had a gradient yet.
+
+    The tensors are the optimizer's own: a checkpoint is loaded into them in place.
+    """
+    for p in parameters.values():
+        if not optimizer.state[p]:
+            optimizer.state[p] = {
+                "step": torch.tensor(0.0),
+                "exp_avg": torch.zeros_like(p, memory_format=torch.preserve_format),
+                "exp_avg_sq": torch.zeros_like(p, memory_format=torch.preserve_format),
+            }
+    return {name: dict(optimizer.state[p]) for name, p in parameters.items()}
+
+
+class WeightAverage:
+    """Exponential moving average of the dense weights: a_t = d a_{t-1} + (1 - d) w_t.
+
+    d is min(decay, (1 + t) / (10 + t)), so that the first steps don't weigh on it for long (as in TensorFlow's
+    ExponentialMovingAverage).
+    """
+
+    def __init__(self, parameters: dict[str, nn.Parameter], decay: float):
+        self.decay = decay
+        self.parameters = parameters
+        self.averages = {name: p.detach().clone() for name, p in parameters.items()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """After step `step`, from 0."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        averages, weights = list(self.averages.values()), [p.detach() for p in self.parameters.values()]
+        torch._foreach_lerp_(averages, weights, 1 - decay)
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The model has the averages inside the block, its own weights again after it."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for name, p in self.parameters.items():
+            kept = p.detach().clone()
+            p.copy_(self.averages[name])
+            self.averages[name].copy_(kept)
