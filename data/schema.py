@@ -182,7 +182,8 @@ class Schema:
         """Reads a YAML file, or the `schema.yaml` inside a folder.
 
         Raises:
-            DataError: the file is missing, is no YAML mapping, has an unknown or missing key or a value of a wrong type.
+            DataError: the file is missing, is no YAML mapping, has an unknown or missing key or a value of a wrong
+                type.
         """
         path = Path(path)
         path = path / SCHEMA_FILE if path.is_dir() else path

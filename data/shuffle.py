@@ -1,0 +1,19 @@
+"""The orders of an epoch: of row groups over the data set, and of rows inside a bounded buffer.
+
+Both are functions of the seed and the place alone, never of what was drawn before, so that a reader can resume anywhere
+and several workers can shuffle different buffers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def row_group_order(count: int, seed: int, epoch: int) -> np.ndarray:
+    """(count,) int64: a permutation of the row groups, the same on every rank."""
+    return np.random.default_rng([seed, epoch]).permutation(count)
+
+
+def row_order(rows: int, seed: int, epoch: int, rank: int, block: int) -> np.ndarray:
+    """(rows,) int64: a permutation of the rows in one buffer."""
+    return np.random.default_rng([seed, epoch, rank, block]).permutation(rows)
