@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from faceter.data.convert.folder import FolderWriter
+from faceter.data.convert.history import gather, past
 from faceter.data.convert.text import read_text
 from faceter.data.errors import DataError
 from faceter.data.schema import DenseColumn, Label, Schema, SequenceGroup, SparseColumn
@@ -289,11 +290,8 @@ def _zip_area(code: str) -> int:
 
 def history_end(r: Ratings) -> tuple[np.ndarray, np.ndarray]:
     """(start, end), each (N,) int64: row n knows of its own user the rows [start[n], end[n])."""
-    start = np.searchsorted(r.user, r.user, side="left")
+    start, end = past(r.user, r.time)
     stop = np.searchsorted(r.user, r.user, side="right")
-    # Rows are sorted by (user, time): one search over both gives the first row of the same second.
-    key = r.user * (r.time.max() + 1) + r.time
-    end = np.searchsorted(key, key, side="left")
     # A held-out row does not know the rows of its own part.
     return start, np.minimum(end, np.where(r.split == 0, end, stop - HELD_OUT * (3 - r.split)))
 
@@ -318,15 +316,15 @@ def features(r: Ratings) -> dict[str, np.ndarray]:
     # Fixed priors (a rating is 3.5 on average, 55 % are liked): a mean over the data would know the future.
     prior_mean, prior_like, prior_var = 3.5, 0.55, 1.1
 
-    def past(values, first):
-        total = np.concatenate([[0.0], np.cumsum(values)])
-        return total[end] - total[first]
+    def total(values, first):
+        sums = np.concatenate([[0.0], np.cumsum(values)])
+        return sums[end] - sums[first]
 
-    user_sum, user_likes = past(rating, start), past(liked, start)
+    user_sum, user_likes = total(rating, start), total(liked, start)
     user_mean = (user_sum + 5 * prior_mean) / (count + 5)
     user_like = (user_likes + 5 * prior_like) / (count + 5)
     raw_mean = user_sum / np.maximum(count, 1)
-    deviation = np.maximum(past(rating**2, start) - count * raw_mean**2, 0.0)
+    deviation = np.maximum(total(rating**2, start) - count * raw_mean**2, 0.0)
     out = {
         "user_count": count,
         "user_mean": user_mean,
@@ -336,8 +334,8 @@ def features(r: Ratings) -> dict[str, np.ndarray]:
     for k in (10, 30):
         first = np.maximum(end - k, start)
         n = end - first
-        out[f"user_like_rate_{k}"] = (past(liked, first) + 3 * user_like) / (n + 3)
-        out[f"user_mean_{k}"] = (past(rating, first) + 3 * user_mean) / (n + 3)
+        out[f"user_like_rate_{k}"] = (total(liked, first) + 3 * user_like) / (n + 3)
+        out[f"user_mean_{k}"] = (total(rating, first) + 3 * user_mean) / (n + 3)
     has = end > start
     last = np.where(has, r.time[np.maximum(end - 1, 0)], r.time)
     out["user_gap"] = (r.time - last).astype(np.float64)
@@ -393,15 +391,6 @@ def table(r: Ratings) -> pa.Table:
     """All rows with the columns of `schema()`, in the order of `r`."""
     start, end = history_end(r)
     first = np.maximum(end - MAX_HISTORY, start)
-    lengths = end - first
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    # Row n's events: first[n], first[n] + 1, ...
-    events = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - first, lengths)
-    offsets = pa.array(offsets, pa.int32())
-
-    def history(values):
-        return pa.ListArray.from_arrays(offsets, pa.array(values[events], pa.int64()))
-
     item_genres = [np.flatnonzero(row) + 1 for row in r.genres]
     _, genre_set = np.unique(r.genres, axis=0, return_inverse=True)
     columns = {"like": pa.array((r.rating >= LIKED).astype(np.int8))}
@@ -418,10 +407,10 @@ def table(r: Ratings) -> pa.Table:
         "year": pa.array(np.where(year > 0, year - FIRST_YEAR + 1, 0)),
         "genres": pa.array([item_genres[i] for i in r.item], pa.list_(pa.int64())),
         "genre_set": pa.array(genre_set[r.item]),
-        "rated_item": history(r.item),
-        "rated_rating": history(r.rating),
-        "rated_genre_set": history(genre_set[r.item]),
-        "rated_time": history(r.time),
+        "rated_item": gather(r.item, first, end),
+        "rated_rating": gather(r.rating, first, end),
+        "rated_genre_set": gather(genre_set[r.item], first, end),
+        "rated_time": gather(r.time, first, end),
         "timestamp": pa.array(r.time),
     }
     return pa.table({name: columns[name] for name in schema().columns})

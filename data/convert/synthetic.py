@@ -41,10 +41,14 @@ class SyntheticConfig:
     """What is generated.
 
     Args:
-        rows: rows of the training part; eval_rows: rows of the validation part and of the test part.
-        num_users, num_ads, num_categories: sizes of the id spaces.
-        mean_length: mean history length of the event type `clicked` (`seen` has twice, `bought` a fifth of it) before
+        rows: rows of the training part.
+        eval_rows: rows of the validation part, and of the test part.
+        num_users: users (ids 1 to num_users).
+        num_ads: ads.
+        num_categories: categories of ads.
+        mean_length: mean history length of the event type `clicked` (`seen` has twice, `bought` a fifth of it), before
             lengths are cut at `max_length`.
+        max_length: longest history.
         length_sigma: sigma of the log-normal lengths (1.0: the 99th percentile is 6 times the mean).
         zipf: exponent of the ids' popularity, other than 1.
         seed: the same seed and configuration give the same files.
@@ -102,7 +106,7 @@ def schema(config: SyntheticConfig) -> Schema:
     )
 
 
-class _World:
+class World:
     """What all rows share: latent vectors and coefficients."""
 
     def __init__(self, config: SyntheticConfig):
@@ -125,7 +129,7 @@ def _zipf(rng: np.random.Generator, exponent: float, size: int, count: int) -> n
     return np.minimum(values.astype(np.int64), size)
 
 
-def block(config: SyntheticConfig, world: _World, number: int, rows: int) -> tuple[pa.Table, np.ndarray]:
+def block(config: SyntheticConfig, world: World, number: int, rows: int) -> tuple[pa.Table, np.ndarray]:
     """Block `number` of the stream: its rows and their true probabilities (rows, tasks), of its own random stream."""
     rng = np.random.default_rng([config.seed, 1, number])
     user = _zipf(rng, config.zipf, config.num_users, rows)
@@ -189,7 +193,7 @@ def _sums(values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return out
 
 
-class _Bayes:
+class Bayes:
     """Expected NE and AUC of the true probabilities, streaming; the AUC from a histogram of them."""
 
     def __init__(self):
@@ -231,11 +235,11 @@ def convert(
     Raises:
         DataError: see `FolderWriter`.
     """
-    world, number = _World(config), 0
+    world, number = World(config), 0
     info: dict = {"config": asdict(config), "bayes": {}}
     with FolderWriter(out, overwrite=overwrite, row_group_rows=block_rows) as writer:
         for split, rows in (("train", config.rows), ("valid", config.eval_rows), ("test", config.eval_rows)):
-            bayes = _Bayes()
+            bayes = Bayes()
             for start in range(0, rows, block_rows):
                 table, probabilities = block(config, world, number, min(block_rows, rows - start))
                 writer.write(split, table)

@@ -44,7 +44,8 @@ def read_text(
     quoted: bool = False,
     block_bytes: int = 4 << 20,
 ) -> Iterator[pa.RecordBatch]:
-    """Record batches of a delimited file, in order, about `block_bytes` of text each. An empty field is null.
+    """Record batches of a delimited file, in order, about `block_bytes` of text each. An empty field is null,
+    and so are all fields of an empty line.
 
     Args:
         delimiter: one character.
