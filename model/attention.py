@@ -70,6 +70,9 @@ class SelfAttention(nn.Module):
             s_BNE: (B, N, E), an example's rows first, then padding.
             mask_BN: (B, N) bool, True = valid.
             delta_BN: (B, N) seconds from the event to the request, >= 0; read for "rote" and "both" only.
+
+        Raises:
+            ValueError: no delta_BN where it is read.
         """
         qkv = self.qkv(s_BNE).unflatten(-1, (3 * self.heads, self.head_dim))
         qk, v_BNHD = qkv.split([2 * self.heads, self.heads], dim=2)
@@ -87,6 +90,8 @@ class SelfAttention(nn.Module):
         dtype = torch.promote_types(s_BNE.dtype, torch.float32)
         if self.position == "rope":
             return position_angles(rows, pairs, s_BNE.device, dtype)
+        if delta_BN is None:
+            raise ValueError(f"position {self.position!r} needs delta_BN, the events' times before the request")
         if self.position == "rote":
             return time_angles(delta_BN, pairs, self.time_scale)
         by_position = position_angles(rows, pairs // 2, s_BNE.device, dtype).expand(s_BNE.shape[0], -1, -1)
@@ -103,14 +108,13 @@ class SelfAttention(nn.Module):
 
     def _attend_in_blocks(self, q_BNHD: Tensor, k_BNHD: Tensor, v_BNHD: Tensor, mask_BN: Tensor) -> Tensor:
         """Each block of 64 rows as an example of its own."""
-        batch, rows = mask_BN.shape
-        fill = -rows % BLOCK
-        if fill:
-            q_BNHD, k_BNHD, v_BNHD = (F.pad(x, (0, 0, 0, 0, 0, fill)) for x in (q_BNHD, k_BNHD, v_BNHD))
-            mask_BN = F.pad(mask_BN, (0, fill))
-        q, k, v, mask = (x.unflatten(1, (-1, BLOCK)).flatten(0, 1) for x in (q_BNHD, k_BNHD, v_BNHD, mask_BN))
-        o = masked_attention(q, k, v, self._allowed(mask))
-        return o.reshape(batch, rows + fill, self.heads, self.head_dim)[:, :rows]
+        batch, rows = q_BNHD.shape[:2]
+        blocks = (rows + BLOCK - 1) // BLOCK
+        fill = blocks * BLOCK - rows
+        block = (batch * blocks, BLOCK, self.heads, self.head_dim)
+        q, k, v = (F.pad(x, (0, 0, 0, 0, 0, fill)).reshape(block) for x in (q_BNHD, k_BNHD, v_BNHD))
+        o = masked_attention(q, k, v, self._allowed(F.pad(mask_BN, (0, fill)).view(block[:2])))
+        return o.reshape(batch, blocks * BLOCK, self.heads, self.head_dim)[:, :rows]
 
     def flops(self, lengths_B: Tensor) -> dict[str, Tensor]:
         """Parts "attention" (Q K^T and P V on the query-key pairs inside window or block) and "attention_projection".

@@ -112,8 +112,8 @@ class SequenceSummary(nn.Module):
     Args:
         event: the event type's configuration.
         num_cls: CLS rows that lead each sequence.
-        pma_tokens: queries of the pooling by attention.
-        recent_tokens: newest events, newest first; zeros in the place of those that are missing.
+        pma_tokens: queries of the pooling by attention; 0 for none.
+        recent_tokens: newest events, newest first, zeros in the place of those that are missing; 0 for none.
         out_dim: width of the summary's tokens.
     """
 
@@ -121,9 +121,11 @@ class SequenceSummary(nn.Module):
         super().__init__()
         self.num_cls, self.recent_tokens = num_cls, recent_tokens
         self.num_tokens = num_cls + pma_tokens + recent_tokens + event.tokens
-        self.norm = nn.LayerNorm(event.dim, bias=False)
+        self.pma = None
+        if pma_tokens:
+            self.pma_norm = nn.LayerNorm(event.dim, bias=False)
+            self.pma = PMA(event.dim, event.heads, pma_tokens)
         self.token_norm = nn.LayerNorm(event.dim, bias=False)
-        self.pma = PMA(event.dim, event.heads, pma_tokens)
         self.project = nn.Linear(event.dim, out_dim)
         self.gating = Gating(out_dim)
 
@@ -137,8 +139,9 @@ class SequenceSummary(nn.Module):
         Returns:
             (B, num_cls + pma_tokens + recent_tokens + tokens, out_dim).
         """
-        pma = self.pma(self.norm(s_BNE), mask_BN)
-        tokens = [s_BNE[:, : self.num_cls], pma, self._recent(s_BNE, mask_BN), summary_BKE]
+        tokens = [s_BNE[:, : self.num_cls], self._recent(s_BNE, mask_BN), summary_BKE]
+        if self.pma is not None:
+            tokens.insert(1, self.pma(self.pma_norm(s_BNE), mask_BN))
         return self.gating(self.project(self.token_norm(torch.cat(tokens, dim=1))))
 
     def _recent(self, s_BNE: Tensor, mask_BN: Tensor) -> Tensor:
@@ -152,4 +155,5 @@ class SequenceSummary(nn.Module):
         """Parts of PMA and "summary"; lengths_B: (B,) valid rows per example, CLS rows among them."""
         rows_B = lengths_B.new_full(lengths_B.shape, self.num_tokens, dtype=torch.float64)
         project = {"project": 2 * rows_B * self.project.in_features * self.project.out_features}
-        return merge(self.pma.flops(lengths_B), as_part("summary", project, self.gating.flops(rows_B)))
+        pma = {} if self.pma is None else self.pma.flops(lengths_B)
+        return merge(pma, as_part("summary", project, self.gating.flops(rows_B)))
