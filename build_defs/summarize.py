@@ -33,29 +33,34 @@ def local_path(uri: str) -> str:
     return urllib.request.url2pathname(urllib.parse.urlparse(uri).path)
 
 
+def failed_target(event: dict) -> str | None:
+    """The target (or pattern) that an event calls failed."""
+    key = event["id"]
+    if "testSummary" in event:
+        return None if event["testSummary"]["overallStatus"] in ("PASSED", "FLAKY") else key["testSummary"]["label"]
+    if "targetCompleted" in key:
+        return None if event.get("completed", {}).get("success") else key["targetCompleted"]["label"]
+    return json.dumps(key, sort_keys=True) if "aborted" in event else None
+
+
 def count_run(events: list[dict]) -> collections.Counter:
     """The test cases of a run by outcome.
 
     A target that Bazel calls failed counts as one failed case even where no test.xml of it does: it did not
     build, crashed before it wrote one, or ran out of time.
     """
-    counts, attempts, bad = collections.Counter(), {}, set()
+    xml_files, bad = {}, set()
     for event in events:
-        label = event["id"].get("testResult", event["id"].get("testSummary", event["id"].get("targetCompleted", {})))
-        label = label.get("label")
         if "testResult" in event:
             key = event["id"]["testResult"]
             for output in event["testResult"].get("testActionOutput", []):
                 if output["name"] == "test.xml":
                     # A later attempt of a flaky test takes the place of an earlier one.
-                    attempts[label, key.get("run"), key.get("shard")] = local_path(output["uri"])
-        elif "testSummary" in event and event["testSummary"]["overallStatus"] not in ("PASSED", "FLAKY"):
-            bad.add(label)
-        elif "targetCompleted" in event["id"] and not event.get("completed", {}).get("success"):
-            bad.add(label)
-        elif "aborted" in event:
-            bad.add(json.dumps(event["id"], sort_keys=True))
-    for (label, *_), path in attempts.items():
+                    xml_files[key["label"], key.get("run"), key.get("shard")] = local_path(output["uri"])
+        elif target := failed_target(event):
+            bad.add(target)
+    counts = collections.Counter()
+    for (label, *_), path in xml_files.items():
         with open(path, encoding="utf-8") as file:
             cases = count_cases(file.read())
         if cases["failed"]:

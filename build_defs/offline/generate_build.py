@@ -15,9 +15,9 @@ try:
 except ImportError:  # a fresh venv has pip and nothing else
     from pip._vendor.packaging.requirements import Requirement
 
-# One of the two is installed and stands in for the other: torchrec asks for the
-# CUDA build, whatever the machine has.
-STAND_INS = {"fbgemm_gpu": "fbgemm_gpu_cpu"}
+# One of the two builds is installed and has both names: torchrec asks for the CUDA
+# build, and BUILD files for the CPU build, whatever the machine has.
+STAND_INS = {"fbgemm_gpu": "fbgemm_gpu_cpu", "fbgemm_gpu_cpu": "fbgemm_gpu"}
 
 HEAD = """\
 load("@rules_python//python:defs.bzl", "py_library", "py_runtime", "py_runtime_pair")
@@ -56,7 +56,7 @@ ALIAS = """\
 package(default_visibility = ["//visibility:public"])
 
 alias(
-    name = "{name}",
+    name = "{label}",
     actual = "//:{name}__pkg",
 )
 
@@ -122,8 +122,9 @@ def main(root, repo, lock):
         files = {f"site-packages/{top}" for n in closure(name, dists) for top in tops[n]}
         data = "".join(f'        "{f}",\n' for f in sorted(files | {"lock.sha256"}))
         text += LIBRARY.format(name=name, data=data)
-        (root / name).mkdir()
-        (root / name / "BUILD.bazel").write_text(ALIAS.format(name=name))
+        for label in {name, STAND_INS.get(name, name)}:
+            (root / label).mkdir()
+            (root / label / "BUILD.bazel").write_text(ALIAS.format(label=label, name=name))
     (root / "lock.sha256").write_text(hashlib.sha256(pathlib.Path(lock).read_bytes()).hexdigest() + "\n")
     (root / "BUILD.bazel").write_text(text)
     (root / "requirements.bzl").write_text(REQUIREMENTS.format(all=[f"@{repo}//{n}" for n in sorted(dists)], repo=repo))

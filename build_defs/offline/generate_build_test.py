@@ -2,6 +2,8 @@ import importlib.util
 import pathlib
 import re
 
+import pytest
+
 _path = pathlib.Path(__file__).with_name("generate_build.py")
 _spec = importlib.util.spec_from_file_location("generate_build", _path)
 generate_build = importlib.util.module_from_spec(_spec)
@@ -51,10 +53,16 @@ def test_a_cycle_ends(tmp_path):
     assert brought["a"] == brought["b"]
 
 
-def test_the_cpu_build_stands_in_for_fbgemm_gpu(tmp_path):
+@pytest.mark.parametrize(("there", "absent"), [("cpu", ""), ("", "cpu")])
+def test_either_build_of_fbgemm_has_both_labels(tmp_path, there, absent):
+    there, absent = (f"fbgemm-gpu-{build}".rstrip("-") for build in (there, absent))
     install(tmp_path, "torchrec", ["torchrec/__init__.py"], "fbgemm-gpu")
-    install(tmp_path, "fbgemm-gpu-cpu", ["fbgemm_gpu/__init__.py"])
+    install(tmp_path, there, ["fbgemm_gpu/__init__.py"])
     assert "fbgemm_gpu" in generate(tmp_path)["torchrec"]
+    for name in (there, absent):
+        label, actual = (n.replace("-", "_") for n in (name, there))
+        text = (tmp_path / label / "BUILD.bazel").read_text()
+        assert f'name = "{label}",\n    actual = "//:{actual}__pkg"' in text
 
 
 def test_packages_own_build_files_are_removed(tmp_path):

@@ -48,7 +48,7 @@ def _pip_repository_impl(rctx):
     # rctx.path(Label) makes Bazel run this rule again when the file changes.
     lock = rctx.path(rctx.attr.requirements_lock)
     generate = rctx.path(rctx.attr._generate)
-    missing_requirements = rctx.path(rctx.attr._missing_requirements)
+    complete_lock = rctx.path(rctx.attr._complete_lock)
     venv = rctx.path("venv")
     site = rctx.path("site-packages")
     _run(rctx, "making a venv", [_find_python(rctx), "-m", "venv", venv])
@@ -65,14 +65,18 @@ def _pip_repository_impl(rctx):
         "--target",
         site,
     ]
-    _run(rctx, "installing %s" % rctx.attr.requirements_lock, install + ["--no-deps", "-r", lock])
+    rctx.file("lock.txt", "".join([
+        line + "\n"
+        for line in rctx.read(lock).split("\n")
+        if not line.startswith("fbgemm-gpu")
+    ]))
+    _run(rctx, "installing %s" % rctx.attr.requirements_lock, install + ["--no-deps", "-r", "lock.txt"])
 
-    # The lock serves the CPU build of torch and the CUDA build alike, so it can't
-    # list what only one of them asks for.
-    missing = _run(rctx, "reading what they ask for", [python, missing_requirements, site] + rctx.attr.with_own_deps)
-    if missing:
-        rctx.file("missing.txt", missing)
-        _run(rctx, "installing %s" % ", ".join(missing.split("\n")), install + ["-c", lock, "-r", rctx.path("missing.txt")])
+    # What depends on the build of torch that pip chose, CPU or CUDA.
+    rctx.file("deps.txt", _run(rctx, "reading torch's requirements", [python, complete_lock, "deps", site, "torch"]))
+    _run(rctx, "installing torch's requirements", install + ["-c", lock, "-r", "deps.txt"])
+    fbgemm = _run(rctx, "choosing an fbgemm", [python, complete_lock, "fbgemm", site, lock])
+    _run(rctx, "installing %s" % fbgemm, install + ["--no-deps", fbgemm])
 
     # Some packages ship templates or old sources that don't compile: not an error.
     rctx.report_progress("compiling")
@@ -84,11 +88,8 @@ pip_repository = repository_rule(
     attrs = {
         "python_version": attr.string(mandatory = True),
         "requirements_lock": attr.label(allow_single_file = True, mandatory = True),
-        "with_own_deps": attr.string_list(
-            doc = "Packages whose unlocked dependencies are installed as well.",
-        ),
+        "_complete_lock": attr.label(default = "//build_defs/offline:complete_lock.py"),
         "_generate": attr.label(default = "//build_defs/offline:generate_build.py"),
-        "_missing_requirements": attr.label(default = "//build_defs/offline:missing_requirements.py"),
     },
     environ = ["BAZEL_PYTHON"],
 )

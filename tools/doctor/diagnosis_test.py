@@ -154,6 +154,11 @@ def test_missing_reader_packages_stop_training(name):
     assert not can_train(facts)
 
 
+def test_missing_triton_matters_on_a_gpu_only():
+    assert diagnose(replaced(CPU, drop=["triton"])) == []
+    assert only(replaced(GPU, drop=["triton"])).fix == 'pip install "triton==3.7.*"'
+
+
 def test_triton_of_another_torch():
     assert only(replaced(CPU, triton="3.6.0", numpy="2.3.0")).fix == 'pip install "triton==3.7.*"'
 
