@@ -202,6 +202,10 @@ class TrainConfig:
             "log_every": self.logging.log_every > 0,
             "window_rows": self.logging.window_rows > 0,
         }
+        balance = self.reader.balance
+        checks["sub_batch (with --balance: half of batch_size at most)"] = (
+            not balance or self.reader.sub_batch <= self.reader.batch_size // 2
+        )
         for name, good in checks.items():
             if not good:
                 raise ConfigError(f"{name} is out of its range (see `faceter train --help`)")
@@ -349,6 +353,8 @@ def plain(node):
     """Dataclasses to dicts, tuples to lists, paths to strings: what YAML and JSON hold."""
     if dataclasses.is_dataclass(node):
         return {f.name: plain(getattr(node, f.name)) for f in dataclasses.fields(node)}
+    if isinstance(node, dict):
+        return {key: plain(value) for key, value in node.items()}
     if isinstance(node, (tuple, list)):
         return [plain(n) for n in node]
     return str(node) if isinstance(node, Path) else node

@@ -125,3 +125,8 @@ def report(predictions: Predictions, tasks: Sequence[str], domains: Sequence[str
         | ({name: predictions.task(t, d) for d, name in enumerate(domains)} if len(domains) > 1 else {})
         for t, task in enumerate(tasks)
     }
+
+
+def from_plain(tree: dict[str, dict[str, dict]]) -> dict[str, dict[str, Metrics]]:
+    """A report from what `config.plain` made of it."""
+    return {task: {domain: Metrics(**m) for domain, m in domains.items()} for task, domains in tree.items()}

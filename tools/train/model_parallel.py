@@ -13,6 +13,7 @@ row's number.
 from __future__ import annotations
 
 import logging
+import warnings
 import zlib
 
 import torch
@@ -66,6 +67,12 @@ def distribute(
     # The planner's remarks are about clusters and simulations.
     for name in ("torchrec", "torch.fx._symbolic_trace"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return _distribute(gem, processes, options, batch_size, seed)
+
+
+def _distribute(gem, processes, options, batch_size, seed) -> DistributedModelParallel:
     configs = table_configs(gem)
     fused = {
         "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,

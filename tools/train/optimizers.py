@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 from faceter.tools.train.config import OptimizerOptions, ScheduleOptions
 
-_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
-
 
 def learning_rate_factor(options: ScheduleOptions, step: int, last_step: int | None) -> float:
     """What the peak learning rates are multiplied by in a step.
@@ -43,13 +41,13 @@ def learning_rate_factor(options: ScheduleOptions, step: int, last_step: int | N
 def decayed(module: nn.Module) -> set[str]:
     """Names of the parameters that weight decay pulls towards zero: matrices of maps.
 
-    Not biases, gains of norms, and learned tokens (seeds, CLS): a token is data to the layers above it.
+    Not biases, gains (of norms, of heads, of domains), and seeds and queries: those are tokens, data to their layer.
     """
-    norms = {f"{m}.{p}" for m, sub in module.named_modules() if isinstance(sub, _NORMS) for p, _ in sub.named_parameters()}
+    left_out = ("bias", "gain", "gamma", "beta", "seeds", "queries")
     return {
         name
         for name, p in module.named_parameters()
-        if p.ndim >= 2 and name not in norms and not any(part in name for part in ("seed", "cls", "token", "bias", "gamma", "beta"))
+        if p.ndim >= 2 and not any(part in name.rsplit(".", 1)[-1] for part in left_out)
     }
 
 

@@ -1,0 +1,80 @@
+"""`kill -9` anywhere, then the same command again: the run ends as the uninterrupted one, bit for bit."""
+
+import json
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from faceter.tools.train import forked, tiny_data
+
+STEPS = 40
+KILLS = 20
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "tiny"
+    # In a child: the parent of later forks must not have started threads.
+    assert forked.wait(forked.start(lambda: tiny_data.write_tiny(folder) and 0, folder.parent / "out")) == 0
+    return folder
+
+
+def command(data, run, *more):
+    argv = ["--data", str(data), "--model", "tiny", "--run", str(run), "--batch-size", "32", "--shuffle-rows", "128"]
+    argv += ["--epochs", "4", "--warmup-steps", "10", "--gem.dropout", "0.2", "--gem.embedding-dropout", "0.1"]
+    argv += ["--ema-decay", "0.9", "--decay", "cosine", "--evaluate-every", "15", "--checkpoint-every", "4", "--keep", "2"]
+    return [*argv, "--log-every", "1", *more]
+
+
+def outcome(run):
+    """What must be the same: per-step figures and final metrics, without times."""
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    curve = [(r["step"], r["loss"].hex(), r["auc"] and r["auc"].hex(), r["ne"] and r["ne"].hex()) for r in log]
+    metrics = json.loads((run / "metrics.json").read_text())
+    del metrics["time"]
+    return curve, metrics
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(data, tmp_path_factory):
+    run = tmp_path_factory.mktemp("uninterrupted") / "run"
+    started = time.monotonic()
+    output = run.parent / "out"
+    assert forked.wait(forked.train(command(data, run), output)) == 0, output.read_text()
+    curve, metrics = outcome(run)
+    assert [step for step, *_ in curve] == list(range(1, STEPS + 1))
+    assert len({loss for _, loss, *_ in curve}) > STEPS // 2
+    return curve, metrics, time.monotonic() - started
+
+
+def logged_steps(run):
+    path = run / "log.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_killed_and_started_again(number, data, uninterrupted, tmp_path):
+    curve, metrics, seconds = uninterrupted
+    rng = random.Random(number)
+    run, output = tmp_path / "run", tmp_path / "out"
+    # Some with reader workers, some with checkpoints written in the background.
+    more = [[], ["--workers", "1"], ["--background"], []][number % 4]
+    argv = command(data, run, *more)
+    kind = ("step", "time", "writing")[number % 3]
+    step, moment = rng.randrange(1, STEPS), rng.random() * seconds
+    pid, started = forked.train(argv, output), time.monotonic()
+    while not forked.ended(pid):
+        if kind == "step" and logged_steps(run) >= step:
+            break
+        if kind == "time" and time.monotonic() - started > moment:
+            break
+        if kind == "writing" and logged_steps(run) >= step and list((run / "checkpoints").glob(".*.partial")):
+            break
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGKILL)
+    assert forked.wait(pid) == -signal.SIGKILL or logged_steps(run) == STEPS, output.read_text()
+    assert forked.wait(forked.train(argv, output)) == 0, output.read_text()
+    assert outcome(run) == (curve, metrics), output.read_text()
