@@ -136,7 +136,7 @@ def read_footers(path: str | os.PathLike | Sequence[str | os.PathLike]) -> Parqu
         digest.update(f"{name}\0{rows}\0".encode())
     digest.update(str(schema).encode())
     if not row_groups:
-        where = files[0] if len(files) == 1 else path if isinstance(path, (str, os.PathLike)) else files[0].parent
+        where = path if isinstance(path, (str, os.PathLike)) else files[0]
         raise DataError("the data set has no rows", file=where, remedy="Every file is empty: convert the data again")
     return ParquetFiles(files, schema, tuple(row_groups), digest.hexdigest())
 

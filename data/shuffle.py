@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
+# First word of each key: numpy pads keys with zeros, so that keys of two lengths could be the same.
+_ROW_GROUPS, _ROWS = 1, 2
+
 
 def row_group_order(count: int, seed: int, epoch: int) -> np.ndarray:
     """(count,) int64: a permutation of the row groups, the same on every rank."""
-    return np.random.default_rng([seed, epoch]).permutation(count)
+    return np.random.default_rng([_ROW_GROUPS, seed, epoch]).permutation(count)
 
 
 def row_order(rows: int, seed: int, epoch: int, rank: int, block: int) -> np.ndarray:
     """(rows,) int64: a permutation of the rows in one buffer."""
-    return np.random.default_rng([seed, epoch, rank, block]).permutation(rows)
+    return np.random.default_rng([_ROWS, seed, epoch, rank, block]).permutation(rows)

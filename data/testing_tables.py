@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from faceter.data.batch import Batch
 from faceter.data.schema import DenseColumn, Domain, Label, Schema, SequenceGroup, SparseColumn
+
+if TYPE_CHECKING:  # it imports torchrec, which takes seconds
+    from faceter.data.batch import Batch
 
 _INT_TYPES = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
 _FLOAT_TYPES = [pa.float32(), pa.float64()]
@@ -79,7 +83,7 @@ def write(folder: Path, table: pa.Table, files: int = 1, row_group_size: int = 1
     """Spreads the rows over `part-*.parquet` files in order."""
     folder.mkdir(parents=True, exist_ok=True)
     cuts = np.linspace(0, table.num_rows, files + 1).astype(int)
-    for i, (a, b) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+    for i, (a, b) in enumerate(itertools.pairwise(cuts)):
         pq.write_table(table.slice(a, b - a), folder / f"part-{i:05}.parquet", row_group_size=row_group_size)
     return folder
 
@@ -122,7 +126,8 @@ def schemas_and_tables(draw, max_rows: int = 24) -> tuple[Schema, pa.Table]:
     def lengths():
         return many(st.integers(0, 4))
 
-    put("label", many(st.integers(0, 1)), draw(st.sampled_from(_FLOAT_TYPES + _INT_TYPES + [pa.bool_()])))
+    kind = draw(st.sampled_from(_FLOAT_TYPES + _INT_TYPES + [pa.bool_()]))
+    put("label", many(st.booleans() if kind == pa.bool_() else st.integers(0, 1)), kind)
     sparse = []
     if draw(st.booleans()):
         put("scalar_id", many(st.none() | ids), integer())
@@ -197,7 +202,9 @@ def rows_of(batch: Batch, schema: Schema) -> list[tuple]:
 
     def keyed(kjt):
         values, lengths = iter(kjt.values().tolist()), kjt.lengths().reshape(-1, batch.batch_size).tolist()
-        return {k: [tuple(next(values) for _ in range(n)) for n in per] for k, per in zip(kjt.keys(), lengths)}
+        return {
+            k: [tuple(next(values) for _ in range(n)) for n in per] for k, per in zip(kjt.keys(), lengths, strict=True)
+        }
 
     ids = {**keyed(batch.sparse), **keyed(batch.sequence_ids)}
     found = []

@@ -7,6 +7,7 @@ the iterator; workers end by themselves when their parent is gone.
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 
 import torch
@@ -51,6 +52,19 @@ def _start_worker(_: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends the workers
 
 
+def _without_child_signal(loader: DataLoader):
+    """Starts the workers, but not the SIGCHLD handler of torch, which raises wherever the main thread happens to be, a
+    half-written checkpoint for instance. Without it the iterator finds a dead worker when it next waits for it."""
+    if threading.current_thread() is not threading.main_thread():
+        return iter(loader)  # no handler can be set from here
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        return iter(loader)
+    finally:
+        if before is not None:  # None: not set from Python
+            signal.signal(signal.SIGCHLD, before)
+
+
 def read_with_workers(reader: BlockReader, tasks: list[Task], workers: int) -> Iterator[Chunk]:
     """The chunks of all tasks, in order, made by `workers` processes.
 
@@ -70,7 +84,7 @@ def read_with_workers(reader: BlockReader, tasks: list[Task], workers: int) -> I
         worker_init_fn=_start_worker,
         generator=torch.Generator(),  # else it would draw from the global one, which seeds dropout
     )
-    items = iter(loader)
+    items = _without_child_signal(loader)
     try:
         while True:
             try:
