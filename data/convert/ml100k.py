@@ -1,11 +1,15 @@
 """MovieLens-100K, as it lies in the recbole package, to rows with histories and statistics of the strict past.
 
-Label: rating >= 4. Each user's last 10 ratings are the test part, the 10 before them the validation part.
+Label: rating >= 4; rating >= 3 and rating >= 5 are further tasks. Each user's last 10 ratings are the test part, the 10
+before them the validation part.
 
-What a row may know (`history_end`, `_item_past`): of its own user, ratings with a smaller timestamp (many ratings
-share a second: those are not past), a validation row only those of the training part, a test row only those of the
-training and validation parts, so that no label of a part feeds another row of that part; of other users, ratings of the
-training part with a smaller timestamp.
+What a row may know (`history_end`, `_item_past`):
+
+- of its own user, ratings with a smaller timestamp (many ratings share a second: those are not past) that lie before
+  the row's block of 10. Blocks are counted from the user's last rating, so that the last one is his test part, the one
+  before it his validation part: no label of a held-out part feeds another row of it, and a training row lies as far
+  from what it knows as a held-out one.
+- of other users, ratings of the training part with a smaller timestamp.
 
 The data are under GroupLens' terms (research use, with acknowledgement) and stay in the package.
 """
@@ -73,39 +77,44 @@ GENRES = (
     "unknown",
 )
 NUM_GENRE_SETS = 256
-FIRST_YEAR, LAST_YEAR, USUAL_YEAR = 1920, 1998, 1990
+USUAL_YEAR = 1990
+# A bucket of release years begins at each of these.
+YEARS = (1935, 1945, 1955, 1962, 1968, 1974, 1979, 1983, 1986, 1989, 1991, 1992, 1993, 1994, 1995, 1996, 1997, 1998)
+AGES = (18, 22, 25, 28, 32, 36, 40, 45, 50, 56)
+FIRST_TIME = 874_724_710
 HELD_OUT = 10
-MAX_HISTORY = 200
+MAX_HISTORY = 100
 LIKED = 4
 SPLIT_NAMES = ("train", "valid", "test")
 
 # Mean and standard deviation over the training part of what the model sees (of log1p for the counts);
 # ml100k_test.py measures them again.
 _DENSE = {
-    "user_count": (True, 4.029, 1.309),
-    "user_mean": (False, 3.584, 0.411),
-    "user_like_rate": (False, 0.576, 0.160),
-    "user_like_rate_10": (False, 0.561, 0.231),
-    "user_like_rate_30": (False, 0.563, 0.215),
-    "user_mean_10": (False, 3.550, 0.579),
-    "user_mean_30": (False, 3.554, 0.548),
-    "user_std": (False, 0.987, 0.172),
-    "user_residual": (False, -0.032, 0.375),
-    "user_gap": (True, 3.683, 1.781),
-    "user_span": (True, 8.562, 3.416),
-    "user_last_hour": (True, 3.497, 1.376),
-    "item_count": (True, 3.643, 1.280),
-    "item_like_rate": (False, 0.579, 0.167),
-    "item_mean": (False, 3.593, 0.410),
-    "item_residual": (False, 0.007, 0.368),
-    "genre_affinity": (False, 0.020, 0.202),
-    "genre_count": (True, 2.647, 1.190),
-    "year_affinity": (False, 0.002, 0.178),
-    "year_count": (True, 2.995, 1.353),
-    "popularity_affinity": (False, 0.006, 0.185),
-    "quality_affinity": (False, -0.001, 0.277),
-    "release_year": (False, 1987.223, 14.455),
-    "age": (False, 32.718, 11.398),
+    "user_count": (True, 3.8809, 1.4959),
+    "user_mean": (False, 3.5810, 0.4047),
+    "user_like_rate": (False, 0.5756, 0.1573),
+    "user_like_rate_10": (False, 0.5618, 0.2265),
+    "user_like_rate_30": (False, 0.5639, 0.2106),
+    "user_mean_10": (False, 3.5508, 0.5681),
+    "user_mean_30": (False, 3.5552, 0.5384),
+    "user_std": (False, 0.9893, 0.1683),
+    "user_residual": (False, -0.0314, 0.3684),
+    "user_gap": (True, 4.6050, 2.3931),
+    "user_span": (True, 8.3813, 3.6995),
+    "user_last_hour": (True, 3.2826, 1.5932),
+    "item_count": (True, 3.6428, 1.2804),
+    "item_like_rate": (False, 0.5791, 0.1675),
+    "item_mean": (False, 3.5929, 0.4100),
+    "item_residual": (False, 0.0099, 0.3757),
+    "genre_affinity": (False, 0.0189, 0.1984),
+    "genre_count": (True, 2.5398, 1.2744),
+    "year_affinity": (False, 0.0015, 0.1748),
+    "year_count": (True, 2.8630, 1.4584),
+    "popularity_affinity": (False, 0.0056, 0.1811),
+    "quality_affinity": (False, -0.0009, 0.2719),
+    "release_year": (False, 1987.2229, 14.4554),
+    "days": (False, 99.0435, 61.6387),
+    "age": (False, 32.7183, 11.3980),
 }
 
 
@@ -113,16 +122,16 @@ def schema() -> Schema:
     """The schema of the converted data; reads nothing."""
     return Schema(
         name="ml100k",
-        labels=(Label("like"),),
+        labels=(Label("like"), Label("rating_3", weight=0.3), Label("rating_5", weight=0.3)),
         dense=tuple(DenseColumn(name, log1p, mean, std) for name, (log1p, mean, std) in _DENSE.items()),
         sparse=(
             SparseColumn("user_id", NUM_USERS + 1),
             SparseColumn("item_id", NUM_ITEMS + 1, table="item"),
-            SparseColumn("age_bucket", 16),
+            SparseColumn("age_bucket", len(AGES) + 1),
             SparseColumn("gender", len(GENDERS) + 1),
             SparseColumn("occupation", len(OCCUPATIONS) + 1),
             SparseColumn("zip_area", 37),
-            SparseColumn("year", LAST_YEAR - FIRST_YEAR + 2),
+            SparseColumn("year", len(YEARS) + 2, table="year"),
             SparseColumn("genres", len(GENRES) + 1),
             SparseColumn("genre_set", NUM_GENRE_SETS, table="genre_set"),
         ),
@@ -133,7 +142,9 @@ def schema() -> Schema:
                     SparseColumn("rated_item", NUM_ITEMS + 1, table="item"),
                     SparseColumn("rated_rating", 6),
                     SparseColumn("rated_genre_set", NUM_GENRE_SETS, table="genre_set"),
+                    SparseColumn("rated_year", len(YEARS) + 2, table="year"),
                 ),
+                dense=(DenseColumn("rated_residual"),),
                 timestamp="rated_time",
                 max_length=MAX_HISTORY,
             ),
@@ -245,7 +256,7 @@ def read(source: str | Path) -> Ratings:
     year = np.zeros(NUM_ITEMS + 1, np.int64)
     genres = np.zeros((NUM_ITEMS + 1, len(GENRES)))
     for n, (i, y, names) in enumerate(zip(ids, years, classes, strict=True)):
-        year[i] = int(y) if y.isdigit() and FIRST_YEAR <= int(y) <= LAST_YEAR else 0
+        year[i] = int(y) if y.isdigit() else 0
         for name in names.split():
             genres[i, _index(GENRES, name, path, "class:token_seq", n)] = 1.0
     columns = {"user": user, "item": item, "rating": rating, "time": time, "place": np.arange(len(user))}
@@ -292,8 +303,8 @@ def history_end(r: Ratings) -> tuple[np.ndarray, np.ndarray]:
     """(start, end), each (N,) int64: row n knows of its own user the rows [start[n], end[n])."""
     start, end = past(r.user, r.time)
     stop = np.searchsorted(r.user, r.user, side="right")
-    # A held-out row does not know the rows of its own part.
-    return start, np.minimum(end, np.where(r.split == 0, end, stop - HELD_OUT * (3 - r.split)))
+    block_start = stop - HELD_OUT * ((stop - 1 - np.arange(len(stop))) // HELD_OUT + 1)
+    return start, np.maximum(np.minimum(end, block_start), start)
 
 
 def _item_past(r: Ratings, values: np.ndarray) -> np.ndarray:
@@ -356,6 +367,7 @@ def features(r: Ratings) -> dict[str, np.ndarray]:
     out["item_residual"] = item_residual / (item_count + 5)
     year = np.where(r.year[r.item] > 0, r.year[r.item], USUAL_YEAR).astype(np.float64)
     out["release_year"] = year
+    out["days"] = (r.time - FIRST_TIME) / 86_400
     out["age"] = r.age[r.user].astype(np.float64)
 
     # What this user thought of items like this one: his residuals, weighted by likeness.
@@ -387,29 +399,42 @@ def features(r: Ratings) -> dict[str, np.ndarray]:
     return out
 
 
+def _clip(x: np.ndarray, column: DenseColumn) -> np.ndarray:
+    """(N,) float32: `x` with what the model sees of it kept within 4 standard deviations."""
+    bounds = column.mean + np.array([-4.0, 4.0]) * column.std
+    if column.log1p:
+        bounds = np.sign(bounds) * np.expm1(np.abs(bounds))
+    return np.clip(x, *bounds).astype(np.float32)
+
+
 def table(r: Ratings) -> pa.Table:
     """All rows with the columns of `schema()`, in the order of `r`."""
     start, end = history_end(r)
     first = np.maximum(end - MAX_HISTORY, start)
     item_genres = [np.flatnonzero(row) + 1 for row in r.genres]
     _, genre_set = np.unique(r.genres, axis=0, return_inverse=True)
-    columns = {"like": pa.array((r.rating >= LIKED).astype(np.int8))}
+    columns = {
+        name: pa.array((r.rating >= lowest).astype(np.int8))
+        for name, lowest in (("like", LIKED), ("rating_3", 3), ("rating_5", 5))
+    }
     dense = features(r)
-    columns |= {name: pa.array(dense[name].astype(np.float32)) for name in _DENSE}
-    year = r.year[r.item]
+    columns |= {column.name: pa.array(_clip(dense[column.name], column)) for column in schema().dense}
+    year = np.where(r.year > 0, np.digitize(r.year, YEARS) + 1, 0)[r.item]
     columns |= {
         "user_id": pa.array(r.user),
         "item_id": pa.array(r.item),
-        "age_bucket": pa.array(np.minimum(r.age[r.user] // 5, 15)),
+        "age_bucket": pa.array(np.digitize(r.age[r.user], AGES)),
         "gender": pa.array(r.gender[r.user]),
         "occupation": pa.array(r.occupation[r.user]),
         "zip_area": pa.array(r.zip_area[r.user]),
-        "year": pa.array(np.where(year > 0, year - FIRST_YEAR + 1, 0)),
+        "year": pa.array(year),
         "genres": pa.array([item_genres[i] for i in r.item], pa.list_(pa.int64())),
         "genre_set": pa.array(genre_set[r.item]),
         "rated_item": gather(r.item, first, end),
         "rated_rating": gather(r.rating, first, end),
         "rated_genre_set": gather(genre_set[r.item], first, end),
+        "rated_year": gather(year, first, end),
+        "rated_residual": gather((r.rating - dense["item_mean"]).astype(np.float32), first, end),
         "rated_time": gather(r.time, first, end),
         "timestamp": pa.array(r.time),
     }

@@ -1,0 +1,1 @@
+"""`faceter data`: converts data sets to Parquet, inspects and checks them."""
