@@ -24,11 +24,11 @@ def package_folders() -> dict[str, str]:
 
 
 class BuildWithoutTests(build_py):
-    """Leaves out the tests, which lie beside the code."""
+    """Leaves out the tests and what they share (testing_*.py), which lie beside the code."""
 
     def find_package_modules(self, package, package_dir):
         modules = super().find_package_modules(package, package_dir)
-        return [m for m in modules if not m[1].endswith("_test") and m[1] != "conftest"]
+        return [m for m in modules if not m[1].endswith("_test") and not m[1].startswith(("testing_", "conftest"))]
 
 
 folders = package_folders()

@@ -19,7 +19,8 @@ def wanted(root):
         if not top.is_dir() or top.is_symlink() or top.name.startswith(".") or top.name in NOT_SHIPPED:
             continue
         for path in top.rglob("*"):
-            module = path.suffix == ".py" and not path.stem.endswith("_test") and path.stem != "conftest"
+            test = path.stem.endswith("_test") or path.stem.startswith(("testing_", "conftest"))
+            module = path.suffix == ".py" and not test
             if "__pycache__" not in path.parts and (module or path.suffix in DATA):
                 name = path.relative_to(root).as_posix()
                 names.add(name if top.name == "faceter" else f"faceter/{name}")
