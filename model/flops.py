@@ -1,8 +1,8 @@
 """Counting a model's matrix multiplication FLOPs, per part and per example, on actual jagged lengths.
 
 A count is a dict: part name -> (B,) float64 forward FLOPs, 2 for each multiply-add of a matrix multiplication and
-nothing for the rest: what `torch.utils.flop_counter.FlopCounterMode` counts on inputs without padding. (One part differs:
-"attention" in a window, or causal, counts the query-key pairs that are needed, where a dense kernel computes all.)
+nothing for the rest: what `torch.utils.flop_counter.FlopCounterMode` counts on inputs without padding. (One part
+differs: "attention" in a window, or causal, counts the query-key pairs that are needed; a dense kernel computes all.)
 Each block of the model has a method `flops` that gives one.
 """
 

@@ -9,8 +9,8 @@ With X the non-sequence tokens and S^e the sequence of event type e, layer l:
 
 The summary is taken after the layer's sequence step, where the paper takes S_l's: seed pooling's tokens exist at the
 first layer then, and the last sequence layer reaches the interaction. An event type with fewer layers than the model is
-left as it is after its last one, and so is its summary. Without `bidirectional` the two towers see nothing of each other
-before the output (late fusion): the interaction reads X alone, and learned constants take X_sum's place in the sequences.
+left as it is after its last one, and so is its summary. Without `bidirectional` neither tower sees the other before the
+output (late fusion): the interaction reads X alone, and learned constants take X_sum's place in the sequences.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class EventState(NamedTuple):
         s_BNE: CLS tokens, then events; rows past the length are zero.
         mask_BN: bool, True for CLS rows and events.
         delta_BN: float32 seconds to the request, 0 for CLS rows and padding.
-        summary_BKE: the last seed pooling, or None before the first.
+        summary_BKE: the last seed pooling; before the first of no tokens, K = 0.
     """
 
     s_BNE: Tensor
     mask_BN: Tensor
     delta_BN: Tensor
-    summary_BKE: Tensor | None
+    summary_BKE: Tensor
 
 
 class EventTower(nn.Module):
@@ -95,10 +95,15 @@ class EventTower(nn.Module):
             SequenceLayer(event, i, config.dim, group.max_length, config.dropout, summary_tokens=config.summary_tokens)
             for i in range(event.layers)
         )
+        # Late fusion reads the last layer's summary alone.
+        self.first_summary = 0 if config.bidirectional else event.layers - 1
         self.summaries = nn.ModuleList(
             SequenceSummary(event, config.summary_tokens, config.pma_tokens, config.recent_tokens, config.dim)
-            for _ in range(event.layers)
+            for _ in range(self.first_summary, event.layers)
         )
+        pooled = [layer for layer in self.layers if layer.pooling is not None]
+        for layer in pooled[:-1] if not config.bidirectional else ():
+            layer.pooling = layer.pooling_norm = None
 
     def reads_summary(self, index: int) -> bool:
         """Whether layer `index` has a PFFN, whose weights are made of X_sum."""
@@ -113,16 +118,18 @@ class EventTower(nn.Module):
             s_BNE=torch.cat([cls_BME, s_BNE.to(cls_BME.dtype)], dim=1),
             mask_BN=F.pad(mask_BN, (self.num_cls, 0), value=True),
             delta_BN=F.pad(delta_BN1.squeeze(2), (self.num_cls, 0)),
-            summary_BKE=None,
+            summary_BKE=cls_BME[:, :0],
         )
 
-    def step(self, index: int, state: EventState, x_sum_BMC: Tensor) -> tuple[EventState, Tensor]:
-        """Layer `index`: (next state, its summary tokens (B, summary_tokens, C))."""
+    def step(self, index: int, state: EventState, x_sum_BMC: Tensor) -> tuple[EventState, Tensor | None]:
+        """Layer `index`: (next state, its summary tokens (B, summary_tokens, C), None where nobody reads them)."""
         s_BNE, summary_BKE = self.layers[index](
             state.s_BNE, state.mask_BN, x_sum_BMC, state.delta_BN, state.summary_BKE
         )
-        s_sum_BMC = self.summaries[index](s_BNE, state.mask_BN, summary_BKE)
-        return state._replace(s_BNE=s_BNE, summary_BKE=summary_BKE), s_sum_BMC
+        state = state._replace(s_BNE=s_BNE, summary_BKE=summary_BKE)
+        if index < self.first_summary:
+            return state, None
+        return state, self.summaries[index - self.first_summary](s_BNE, state.mask_BN, summary_BKE)
 
     def flops(self, lengths_B: Tensor) -> dict[str, Tensor]:
         """`lengths_B`: events of each example."""
