@@ -6,7 +6,7 @@ from faceter.tools.doctor.facts import Facts
 from faceter.tools.doctor.matrix import MATRIX, TESTED, TORCHMETRICS, fit_for, minor
 
 # What torchrec imports besides torch, fbgemm and torchmetrics.
-_TORCHREC_NEEDS = ("tensordict", "pyre-extensions")
+_TORCHREC_NEEDS = ("tensordict", "pyre-extensions", "tqdm")
 
 
 class Problem(NamedTuple):

@@ -22,6 +22,7 @@ CPU = Facts(
         "torchmetrics": "1.0.3",
         "tensordict": "0.15.3",
         "pyre-extensions": "0.0.32",
+        "tqdm": "4.70.1",
         "numpy": "2.4.6",
         "pyarrow": "26.0.1",
     },
@@ -137,7 +138,7 @@ def test_broken_torch_hides_what_depends_on_it():
     assert 'torch==2.13.*"' in problem.fix
 
 
-@pytest.mark.parametrize("name", ["tensordict", "pyre-extensions", "torchmetrics"])
+@pytest.mark.parametrize("name", ["tensordict", "pyre-extensions", "tqdm", "torchmetrics"])
 def test_what_torchrec_needs(name):
     problem = only(replaced(CPU, drop=[name]))
     assert problem.fix.startswith(f"pip install {name}")

@@ -26,6 +26,7 @@ PACKAGES = (
     "torchmetrics",
     "tensordict",
     "pyre-extensions",
+    "tqdm",
     "numpy",
     "pyarrow",
 )

@@ -18,6 +18,7 @@ GOOD = Facts(
         "torchmetrics": "1.0.3",
         "tensordict": "0.1",
         "pyre-extensions": "0.1",
+        "tqdm": "4.1",
         "numpy": "2.4.6",
         "pyarrow": "26.0.1",
     },
