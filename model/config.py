@@ -47,6 +47,7 @@ class EventConfig:
 
     Args:
         name: the schema's sequence group.
+        ids: id columns of the group that the model reads; empty for all.
         dim: width E of the event's tokens; heads divide it.
         heads: attention heads, of self-attention and GDPA alike.
         tokens: summary tokens that seed pooling gives (n_tokens).
@@ -69,6 +70,7 @@ class EventConfig:
     """
 
     name: str = "default"
+    ids: tuple[str, ...] = ()
     dim: int = 64
     heads: int = 4
     tokens: int = 8
@@ -144,6 +146,9 @@ class GemConfig:
         schema: what is in the data.
         dim: width E of non-sequence tokens and of the summaries.
         embedding_dim: width of embedding tables.
+        embedding_std: standard deviation of their numbers at the start. Products of two embeddings are what the model
+            learns from: if much smaller, they start near a saddle that takes hundreds of steps to leave; if much
+            larger, an id that is seen a few times is mostly noise.
         dense_hidden: widths of the dense features' MLP; it ends in `dense_tokens` tokens of width `dim`.
         dense_tokens: tokens that all dense features together become.
         layers: InterFormer layers (sequence learning and feature interaction interleaved).
@@ -155,6 +160,9 @@ class GemConfig:
         masknet: MaskNet over the aligned sequences' concatenated embeddings; off: a linear map.
         bidirectional: S_sum goes into the interaction and X_sum into the sequences. Off: late fusion (ablation).
         head_hidden: widths of each task's MLP; empty for linear heads.
+        wide: id columns whose embeddings also reach the logits by a shallow factorisation machine, together with a
+            linear map of the dense features (see `faceter.model.wide`); empty for none.
+        wide_only: those columns are no tokens of the rest of the model.
         dropout: on tower outputs and MLP hidden layers.
         embedding_dropout: on looked-up embeddings, whole ids at a time.
     """
@@ -162,6 +170,7 @@ class GemConfig:
     schema: Schema
     dim: int = 64
     embedding_dim: int = 32
+    embedding_std: float = 0.1
     dense_hidden: tuple[int, ...] = (64,)
     dense_tokens: int = 2
     layers: int = 2
@@ -175,6 +184,8 @@ class GemConfig:
     masknet: bool = True
     bidirectional: bool = True
     head_hidden: tuple[int, ...] = (64,)
+    wide: tuple[str, ...] = ()
+    wide_only: bool = False
     dropout: float = 0.0
     embedding_dropout: float = 0.0
 
@@ -183,6 +194,7 @@ class GemConfig:
             "gem",
             dim=self.dim,
             embedding_dim=self.embedding_dim,
+            embedding_std=self.embedding_std,
             dense_tokens=self.dense_tokens,
             layers=self.layers,
             x_tokens=self.x_tokens,
@@ -204,6 +216,11 @@ class GemConfig:
                 raise ConfigError(
                     f"event {event.name!r}: layers = {event.layers} is more than the model's layers = {self.layers}"
                 )
+            columns = [c.name for g in self.schema.sequences if g.name == event.name for c in g.ids]
+            if unknown := [name for name in event.ids if name not in columns]:
+                raise ConfigError(f"event {event.name!r}: ids {unknown} are no id columns of it (it has {columns})")
+        if unknown := [name for name in self.wide if name not in {c.name for c in self.schema.sparse}]:
+            raise ConfigError(f"wide: {unknown} are no sparse columns of schema {self.schema.name!r}")
         if not (self.schema.dense or self.schema.sparse or groups):
             raise ConfigError(f"schema {self.schema.name!r} has no feature: name a dense, sparse or sequence column")
         if self.wukong.fmb_tokens >= self.x_tokens:
@@ -211,6 +228,22 @@ class GemConfig:
                 f"wukong.fmb_tokens = {self.wukong.fmb_tokens} must be less than x_tokens = {self.x_tokens}: "
                 "the linear compression block gives the difference"
             )
+
+    @property
+    def token_columns(self) -> tuple[str, ...]:
+        """Sparse columns that become tokens, in schema order."""
+        return tuple(c.name for c in self.schema.sparse if not (self.wide_only and c.name in self.wide))
+
+    def event_ids(self, name: str) -> tuple[str, ...]:
+        """Id columns of an event type that the model reads, in schema order."""
+        (group,) = (g for g in self.schema.sequences if g.name == name)
+        chosen = self.event(name).ids
+        return tuple(c.name for c in group.ids if not chosen or c.name in chosen)
+
+    def event_width(self, name: str) -> int:
+        """Width of an event's values: its embeddings and its numbers."""
+        (group,) = (g for g in self.schema.sequences if g.name == name)
+        return len(self.event_ids(name)) * self.embedding_dim + len(group.dense)
 
     def event(self, name: str) -> EventConfig:
         """The configuration of one event type."""

@@ -24,6 +24,12 @@ SCHEMA = Schema(
         (lambda: GemConfig(SCHEMA, dropout=1.0), r"gem: dropout must be in \[0, 1\), is 1.0"),
         (lambda: GemConfig(SCHEMA, events=(EventConfig("view"),)), r"'view' is no sequence group of schema 's'"),
         (lambda: GemConfig(SCHEMA, events=(EventConfig("click"),) * 2), "an event type is named twice"),
+        (lambda: GemConfig(SCHEMA, embedding_std=0.0), "embedding_std must be positive"),
+        (lambda: GemConfig(SCHEMA, wide=("user",)), r"wide: \['user'\] are no sparse columns of schema 's'"),
+        (
+            lambda: GemConfig(SCHEMA, events=(EventConfig("click", ids=("a",)),)),
+            r"event 'click': ids \['a'\] are no id columns of it \(it has \['click_id'\]\)",
+        ),
         (lambda: GemConfig(SCHEMA, layers=1), "event 'click': layers = 2 is more than the model's layers = 1"),
         (lambda: GemConfig(SCHEMA, x_tokens=8), "fmb_tokens = 8 must be less than x_tokens = 8"),
         (lambda: GemConfig(Schema("s", (Label("y"),))), "schema 's' has no feature"),

@@ -21,10 +21,6 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from faceter.data.batch import Batch
 from faceter.data.schema import Schema
 
-# Products of two embeddings are what the model learns from: much smaller, and they start out near a saddle that AdamW
-# at a usual rate takes hundreds of steps to leave; much larger, and an id that is seen a few times is mostly noise.
-INIT_STD = 0.1
-
 
 def table_key(table: str) -> str:
     """The name under which torchrec keeps a table: its module containers refuse names such as `items` and `a.b`."""
@@ -35,7 +31,7 @@ class EmbeddedEvents(NamedTuple):
     """One event type, jagged: T events of B rows, oldest first.
 
     Attributes:
-        values: (T, k * D + K) float; the event's k embeddings of width D in schema order, then its K numbers.
+        values: (T, k * D + K) float; the event's k embeddings of width D, then its K numbers, each in schema order.
         offsets: (B + 1,) int64.
         delta: (T,) float32 seconds from the event to the request, at least 0.
         max_length: Python int, at least the longest row's length.
@@ -72,6 +68,8 @@ class SparseEmbeddings(nn.Module):
         dropout: rate at which embeddings are dropped in training: a whole embedding of a (row, column) or of an
             (event, column) is zeroed, the others are scaled by 1 / (1 - dropout).
         device: where the tables live, default torch's default device; "meta" is possible.
+        std: standard deviation of their numbers at the start.
+        event_ids: event type -> the id columns in its `EmbeddedEvents.values`; all for a type that is not named.
 
     Attributes:
         ebc: EmbeddingBagCollection of the tables that no sequence reads, or None.
@@ -84,13 +82,16 @@ class SparseEmbeddings(nn.Module):
         embedding_dim: int,
         dropout: float = 0.0,
         device: torch.device | str | None = None,
+        std: float = 0.1,
+        event_ids: dict[str, tuple[str, ...]] | None = None,
     ):
         super().__init__()
         self.schema = schema
         self.embedding_dim = embedding_dim
         self.dropout = dropout
+        self.event_ids = {g.name: tuple(c.name for c in g.ids) for g in schema.sequences} | (event_ids or {})
         device = torch.get_default_device() if device is None else torch.device(device)
-        init = partial(nn.init.normal_, std=INIT_STD)
+        init = partial(nn.init.normal_, std=std)
 
         def tables(columns, config, **kwargs):
             features: dict[str, list[str]] = {}
@@ -169,7 +170,7 @@ class SparseEmbeddings(nn.Module):
 
     def _events(self, group, batch: Batch, rows: dict[str, tuple[Tensor, Tensor]]) -> EmbeddedEvents:
         events = batch.events[group.name]
-        ids_TKD = torch.stack([rows[column.name][0] for column in group.ids], dim=1)
+        ids_TKD = torch.stack([rows[name][0] for name in self.event_ids[group.name]], dim=1)
         total = ids_TKD.shape[0]
         request_T = torch.repeat_interleave(batch.timestamps, events.offsets.diff(), output_size=total)
         delta_T = (request_T - events.timestamps).clamp(min=0).float()  # exact in int64, rounded only here

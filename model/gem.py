@@ -2,7 +2,7 @@
 
     X_0 = [P e_f for each sparse feature f ‖ DenseTokens(dense)]
     X_L, S_sum = InterFormer(X_0, events)
-    r = [X_sum ‖ S_sum],  X_sum = Gating(MLP(X_L)),   logits = Heads(r, domain)
+    r = [X_sum ‖ S_sum],  X_sum = Gating(MLP(X_L)),   logits = Heads(r, domain) + Wide(e, dense) where configured
 
 Sources: Meta Engineering, "GEM" (10 Nov 2025) for the parts; InterFormer (arXiv 2411.09852), Wukong (arXiv 2403.02545)
 and Kunlun (arXiv 2602.10016) for the equations, each in the module that computes it.
@@ -22,6 +22,7 @@ from faceter.model.embeddings import EmbeddedBatch, SparseEmbeddings
 from faceter.model.flops import FlopCount, merge
 from faceter.model.heads import MultiTaskHeads
 from faceter.model.interformer import InterFormer, SummaryTokens
+from faceter.model.wide import WideLogits
 
 
 class GemOutput(NamedTuple):
@@ -52,9 +53,11 @@ class GemCore(nn.Module):
             if schema.dense
             else None
         )
-        self.sparse_tokens = nn.Linear(config.embedding_dim, config.dim) if schema.sparse else None
-        self.num_sparse = len(schema.sparse)
-        in_tokens = self.num_sparse + (config.dense_tokens if schema.dense else 0)
+        columns = [column.name for column in schema.sparse]
+        self.token_index = [columns.index(name) for name in config.token_columns]
+        self.wide_index = [columns.index(name) for name in config.wide]
+        self.sparse_tokens = nn.Linear(config.embedding_dim, config.dim) if self.token_index else None
+        in_tokens = len(self.token_index) + (config.dense_tokens if schema.dense else 0)
         # A model of sequences alone has one learned token to start from.
         self.constant_C = nn.Parameter(torch.randn(config.dim) / config.dim**0.5) if in_tokens == 0 else None
         self.interformer = InterFormer(config, in_tokens or 1)
@@ -64,18 +67,26 @@ class GemCore(nn.Module):
         self.heads = MultiTaskHeads(
             self.representation_dim, config.head_hidden, len(schema.labels), schema.num_domains, config.dropout
         )
+        self.wide = (
+            WideLogits(len(config.wide), config.embedding_dim, len(schema.dense), len(schema.labels))
+            if config.wide
+            else None
+        )
 
     def forward(self, embedded: EmbeddedBatch) -> GemOutput:
         tokens = []
         if self.sparse_tokens is not None:
-            tokens.append(self.sparse_tokens(embedded.sparse))
+            tokens.append(self.sparse_tokens(embedded.sparse[:, self.token_index]))
         if self.dense_tokens is not None:
             tokens.append(self.dense_tokens(embedded.dense))
         if self.constant_C is not None:
             tokens.append(self.constant_C.expand(embedded.domains.shape[0], 1, -1))
         x_BNC, s_sum_BMC = self.interformer(torch.cat(tokens, dim=1), embedded.events)
         representation_BR = torch.cat([self.x_summary(x_BNC), s_sum_BMC], dim=1).flatten(1)
-        return GemOutput(self.heads(self.dropout(representation_BR), embedded.domains), representation_BR)
+        logits_BT = self.heads(self.dropout(representation_BR), embedded.domains)
+        if self.wide is not None:
+            logits_BT = logits_BT + self.wide(embedded.sparse[:, self.wide_index], embedded.dense)
+        return GemOutput(logits_BT, representation_BR)
 
     def flops(self, lengths: dict[str, Tensor], ones_B: Tensor) -> dict[str, Tensor]:
         """Part name -> (B,) forward FLOPs.
@@ -86,7 +97,7 @@ class GemCore(nn.Module):
         """
         counts = [self.interformer.flops(lengths, ones_B), self.x_summary.flops(ones_B), self.heads.flops(ones_B)]
         if self.sparse_tokens is not None:
-            projection = 2 * self.num_sparse * self.sparse_tokens.weight.numel()
+            projection = 2 * len(self.token_index) * self.sparse_tokens.weight.numel()
             counts.append({"sparse_tokens": ones_B.double() * projection})
         if self.dense_tokens is not None:
             counts.append(self.dense_tokens.flops(ones_B))
@@ -109,7 +120,14 @@ class Gem(nn.Module):
         super().__init__()
         self.config = config
         device = torch.get_default_device() if device is None else torch.device(device)
-        self.embeddings = SparseEmbeddings(config.schema, config.embedding_dim, config.embedding_dropout, device)
+        self.embeddings = SparseEmbeddings(
+            config.schema,
+            config.embedding_dim,
+            config.embedding_dropout,
+            device,
+            config.embedding_std,
+            {group.name: config.event_ids(group.name) for group in config.schema.sequences},
+        )
         with device:
             self.core = GemCore(config)
 

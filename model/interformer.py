@@ -161,7 +161,7 @@ class InterFormer(nn.Module):
             EventTower(
                 group,
                 config.event(group.name),
-                len(group.ids) * config.embedding_dim + len(group.dense),
+                config.event_width(group.name),
                 config,
             )
             for group in groups

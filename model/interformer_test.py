@@ -15,7 +15,7 @@ def run(config, batch=3, length=6):
     torch.manual_seed(0)
     model = InterFormer(config, N)
     x_BNC = torch.randn(batch, N, config.dim, requires_grad=True)
-    events = random_embedded(config.schema, config.embedding_dim, batch, length).events
+    events = random_embedded(config, batch, length).events
     return model, x_BNC, events
 
 

@@ -9,6 +9,7 @@ h200_small   the same schema at about a tenth of the FLOPs, with small tables
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from faceter.data.schema import DenseColumn, Domain, Label, Schema, SequenceGroup, SparseColumn
 from faceter.model.config import ConfigError, EventConfig, GemConfig, WukongConfig
@@ -20,7 +21,7 @@ def build(name: str, schema: Schema | None = None) -> GemConfig:
     Args:
         name: see above.
         schema: of the data; None for the preset's own. Event types that the preset knows keep their configuration,
-            others get `event_default`.
+            others get `event_default`; of the preset's wide columns those remain that the schema has.
 
     Raises:
         ConfigError: no such name; the message lists those there are.
@@ -31,7 +32,9 @@ def build(name: str, schema: Schema | None = None) -> GemConfig:
     schema = own if schema is None else schema
     groups = {group.name for group in schema.sequences}
     events = tuple(event for event in fields.pop("events") if event.name in groups)
-    return GemConfig(schema=schema, events=events, **fields)
+    columns = {column.name for column in schema.sparse}
+    wide = tuple(name for name in fields.pop("wide", ()) if name in columns)
+    return GemConfig(schema=schema, events=events, wide=wide, **fields)
 
 
 def _tiny():
@@ -81,19 +84,23 @@ def _tiny():
 def _ml100k():
     from faceter.data.convert import ml100k  # here, because it needs pyarrow and the other presets don't
 
+    event = EventConfig("rated", dim=32, heads=2, tokens=4, seeds=8, kron_terms=2, layers=2, window=20, pffn_tokens=8)
     return ml100k.schema(), {
         "dim": 32,
         "embedding_dim": 16,
+        "embedding_std": 0.05,
         "dense_hidden": (64,),
         "dense_tokens": 4,
         "layers": 2,
         "x_tokens": 12,
-        "events": (
-            EventConfig("rated", dim=32, heads=2, tokens=4, seeds=8, kron_terms=2, layers=2, window=20, pffn_tokens=8),
-        ),
-        "event_default": EventConfig(dim=32, heads=2, tokens=4, seeds=8, kron_terms=2, window=20, pffn_tokens=8),
-        "wukong": WukongConfig(layers=1, fmb_tokens=6, fm_rank=8, hidden=(64,)),
+        "pma_tokens": 0,
+        # An item has about 50 ratings: too few for its embedding as a past event. Genres and years generalise.
+        "events": (replace(event, ids=("rated_rating", "rated_genre_set", "rated_year")),),
+        "event_default": event,
+        "wukong": WukongConfig(layers=1, fmb_tokens=6, fm_rank=0, hidden=(64,)),
         "head_hidden": (64,),
+        "wide": ("user_id", "item_id"),
+        "wide_only": True,
         "dropout": 0.2,
         "embedding_dropout": 0.2,
     }

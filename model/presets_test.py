@@ -59,7 +59,7 @@ def test_h200_flops_are_what_torch_counts():
     config = GemConfig.from_name("h200")
     config = replace(config, events=tuple(replace(e, attention="full") for e in config.events))
     gem = Gem(config, device="meta")
-    embedded = random_embedded(config.schema, config.embedding_dim, 2, 2000, device="meta")
+    embedded = random_embedded(config, 2, 2000, device="meta")
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         gem.core(embedded)
     lengths = {g.name: torch.full((2,), g.max_length) for g in config.schema.sequences}
@@ -85,7 +85,7 @@ def saved_bytes(gem, batch, monkeypatch):
         lambda q, k, v, attn_mask: _FusedAttention.apply(q, k, v, attn_mask),
     )
     config = gem.config
-    embedded = random_embedded(config.schema, config.embedding_dim, batch, 2000, device="meta", dtype=torch.bfloat16)
+    embedded = random_embedded(config, batch, 2000, device="meta", dtype=torch.bfloat16)
     kept = {}
 
     def pack(tensor):

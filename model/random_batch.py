@@ -8,6 +8,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from faceter.data.batch import Batch, EventSequence
 from faceter.data.schema import Schema
+from faceter.model.config import GemConfig
 from faceter.model.embeddings import EmbeddedBatch, EmbeddedEvents
 
 
@@ -79,27 +80,26 @@ def random_batch(
 
 
 def random_embedded(
-    schema: Schema,
-    embedding_dim: int,
+    config: GemConfig,
     batch_size: int,
     length: int,
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> EmbeddedBatch:
-    """What `SparseEmbeddings` gives for rows that all have `length` events of each type; "meta" is possible.
+    """What a model's embeddings give for rows that all have `length` events of each type.
 
     Args:
-        schema: of the data.
-        embedding_dim: D of the tables.
+        config: of the model.
         batch_size: B.
         length: events of each row and type; of a type with a smaller max_length that many.
-        device: of the tensors.
+        device: of the tensors; "meta" is possible.
         dtype: of dense values and embeddings.
     """
+    schema = config.schema
     events = {}
     for group in schema.sequences:
         rows = min(length, group.max_length)
-        width = len(group.ids) * embedding_dim + len(group.dense)
+        width = config.event_width(group.name)
         events[group.name] = EmbeddedEvents(
             values=torch.randn(batch_size * rows, width, device=device, dtype=dtype, requires_grad=True),
             offsets=torch.arange(batch_size + 1, device=device) * rows,
@@ -109,7 +109,7 @@ def random_embedded(
     return EmbeddedBatch(
         dense=torch.randn(batch_size, len(schema.dense), device=device, dtype=dtype),
         sparse=torch.randn(
-            batch_size, len(schema.sparse), embedding_dim, device=device, dtype=dtype, requires_grad=True
+            batch_size, len(schema.sparse), config.embedding_dim, device=device, dtype=dtype, requires_grad=True
         ),
         events=events,
         domains=torch.randint(0, schema.num_domains, (batch_size,), device=device),
