@@ -44,7 +44,7 @@ def convert(
     valid_fraction: float = 0.1,
     test_fraction: float = 0.1,
     overwrite: bool = False,
-    block_bytes: int = 4 << 20,
+    block_bytes: int = 1 << 20,
 ) -> Schema:
     """Writes the data set folder `out` from the file `source`, in memory for a few blocks of text.
 

@@ -105,3 +105,21 @@ def test_bad_header_missing_file_and_bad_options(tmp_path):
     with pytest.raises(DataError, match="at least 2"):
         criteo.convert(tmp_path / "out", path, num_embeddings=1)
     assert not (tmp_path / "out").exists()
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
+    write_tsv(tmp_path / "day.tsv", lines(500) * 160)
+    allocated = []
+
+    class Spy(criteo.FolderWriter):
+        def _write_group(self, split, table):
+            super()._write_group(split, table)
+            allocated.append(pa.total_allocated_bytes())
+
+    monkeypatch.setattr(criteo, "FolderWriter", Spy)
+    before = pa.total_allocated_bytes()
+    criteo.convert(tmp_path / "out", tmp_path / "day.tsv", block_bytes=1 << 16)
+    assert len(allocated) >= 9
+    rows = pq.read_table(tmp_path / "out" / "train").nbytes
+    # One row group of 8,192 rows, its copy, and the blocks read ahead; never the 64,000 rows.
+    assert max(allocated) - before < rows / 2

@@ -42,10 +42,10 @@ def read_text(
     *,
     names: list[str] | None = None,
     quoted: bool = False,
-    block_bytes: int = 4 << 20,
+    block_bytes: int = 1 << 20,
 ) -> Iterator[pa.RecordBatch]:
-    """Record batches of a delimited file, in order, about `block_bytes` of text each. An empty field is null,
-    and so are all fields of an empty line.
+    """Record batches of a delimited file, in order, about `block_bytes` of text each (pyarrow reads up to 32
+    of them ahead). An empty field is null, and so are all fields of an empty line.
 
     Args:
         delimiter: one character.
