@@ -1,0 +1,39 @@
+"""The reader's memory does not grow with the file: peaks of numpy (tracemalloc) and of pyarrow's pool."""
+
+import gc
+import tracemalloc
+
+import pyarrow as pa
+import pytest
+
+from faceter.data.reader import ParquetReader
+from faceter.data.testing_tables import full_schema, full_table, write
+
+
+def _peak(folder, **options):
+    """Peak bytes while one epoch is read, over what there was before."""
+    gc.collect()
+    arrow, arrow_peak = pa.total_allocated_bytes(), 0
+    tracemalloc.start()
+    try:
+        with ParquetReader(folder, full_schema(), 500, **options) as reader:
+            batches = 0
+            for _ in reader.epoch():
+                batches += 1
+                arrow_peak = max(arrow_peak, pa.total_allocated_bytes() - arrow)
+        return tracemalloc.get_traced_memory()[1] + arrow_peak, batches
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle_rows": 4000}], ids=["file order", "shuffled"])
+def test_peak_is_the_same_for_a_file_eight_times_as_long(tmp_path, options):
+    # Row groups of some megabytes, so that what the plan of an epoch takes per row group does not show.
+    table = pa.concat_tables([full_table(1000)] * 16)
+    short = write(tmp_path / "short", table, row_group_size=4000)
+    long = write(tmp_path / "long", pa.concat_tables([table] * 8), row_group_size=4000)
+    _peak(short, **options)  # whatever is imported or made once
+    small, few = _peak(short, **options)
+    large, many = _peak(long, **options)
+    assert (few, many) == (32, 256)
+    assert large < 1.25 * small

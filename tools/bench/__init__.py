@@ -1,0 +1,1 @@
+"""Benchmarks: each prints a table that names its machine, versions and method."""
