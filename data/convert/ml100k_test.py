@@ -226,9 +226,24 @@ def shuffled(ratings, rows, seed):
     return ratings.replace(rating=changed)
 
 
-@pytest.mark.parametrize("quantile", [0.05, 0.6])
-def test_shuffling_the_future_changes_no_past_or_present_row(ratings, whole, quantile):
-    now = np.quantile(ratings.time, quantile)
+def split_second(ratings):
+    """A second in which one user's ratings lie in two blocks of 10, most of them before the border: there only the
+    timestamps part a row from what it must not see."""
+    user, time = ratings.user, ratings.time
+    block = (np.searchsorted(user, user, side="right") - 1 - np.arange(len(user))) // 10
+    borders = np.flatnonzero((user[1:] == user[:-1]) & (time[1:] == time[:-1]) & (block[1:] != block[:-1]))
+    before = [np.count_nonzero(time[max(n - 9, 0) : n + 1] == time[n]) for n in borders]
+    assert max(before) > 4
+    return time[borders[np.argmax(before)]]
+
+
+@pytest.mark.parametrize("moment", ["early", "late", "split second"])
+def test_shuffling_the_future_changes_no_past_or_present_row(ratings, whole, moment):
+    now = (
+        split_second(ratings)
+        if moment == "split second"
+        else np.quantile(ratings.time, {"early": 0.05, "late": 0.6}[moment])
+    )
     changed = shuffled(ratings, ratings.time >= now, seed=1)
     before, after = whole, ml100k.table(changed)
     # A row at `now` may not see even the ratings of its own second.
