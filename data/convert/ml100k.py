@@ -83,7 +83,8 @@ YEARS = (1935, 1945, 1955, 1962, 1968, 1974, 1979, 1983, 1986, 1989, 1991, 1992,
 AGES = (18, 22, 25, 28, 32, 36, 40, 45, 50, 56)
 FIRST_TIME = 874_724_710
 HELD_OUT = 10
-MAX_HISTORY = 100
+# Events that are written, and of these what the schema asks the reader for.
+MAX_HISTORY, READ_HISTORY = 100, 30
 LIKED = 4
 SPLIT_NAMES = ("train", "valid", "test")
 
@@ -144,9 +145,13 @@ def schema() -> Schema:
                     SparseColumn("rated_genre_set", NUM_GENRE_SETS, table="genre_set"),
                     SparseColumn("rated_year", len(YEARS) + 2, table="year"),
                 ),
-                dense=(DenseColumn("rated_residual"),),
+                dense=(
+                    DenseColumn("rated_item_residual"),
+                    DenseColumn("rated_user_residual"),
+                    DenseColumn("rated_item_count", log1p=True, mean=3.0, std=3.0),
+                ),
                 timestamp="rated_time",
-                max_length=MAX_HISTORY,
+                max_length=READ_HISTORY,
             ),
         ),
         timestamp="timestamp",
@@ -434,7 +439,10 @@ def table(r: Ratings) -> pa.Table:
         "rated_rating": gather(r.rating, first, end),
         "rated_genre_set": gather(genre_set[r.item], first, end),
         "rated_year": gather(year, first, end),
-        "rated_residual": gather((r.rating - dense["item_mean"]).astype(np.float32), first, end),
+        # Each event against what was known of its item and its user at its own time.
+        "rated_item_residual": gather((r.rating - dense["item_mean"]).astype(np.float32), first, end),
+        "rated_user_residual": gather((r.rating - dense["user_mean"]).astype(np.float32), first, end),
+        "rated_item_count": gather(dense["item_count"].astype(np.float32), first, end),
         "rated_time": gather(r.time, first, end),
         "timestamp": pa.array(r.time),
     }

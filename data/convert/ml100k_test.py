@@ -197,7 +197,9 @@ def test_every_column_against_a_slow_recomputation(ratings, tables):
             assert got["rated_item"] == [o[3] for o in past]
             assert got["rated_rating"] == [o[4] for o in past]
             assert got["rated_time"] == [o[1] for o in past]
-            assert got["rated_residual"] == pytest.approx([o[4] - slow.item_mean(o) for o in past], abs=1e-6)
+            assert got["rated_item_residual"] == pytest.approx([o[4] - slow.item_mean(o) for o in past], abs=1e-6)
+            assert got["rated_user_residual"] == pytest.approx([o[4] - slow.user_mean(o) for o in past], abs=1e-6)
+            assert got["rated_item_count"] == [len(slow.others(o)) for o in past]
             assert got["rated_genre_set"] == [
                 sets.setdefault(frozenset(slow.genres(o[3])), v)
                 for o, v in zip(past, got["rated_genre_set"], strict=True)
