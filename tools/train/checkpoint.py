@@ -1,8 +1,8 @@
 """Checkpoints: `torch.distributed.checkpoint` folders that are either whole or not there.
 
-A checkpoint is written into `.step-N.partial`, its files and the folder are synced, and the folder is renamed to `step-N`. Its
-`manifest.json` names step, identity (what must agree for a run to go on from it) and each file's size and CRC-32, so
-that a file which was damaged later is noticed. All processes need to see the same folder.
+A checkpoint is written into `.step-N.partial`, its files and the folder are synced, and the folder is renamed to
+`step-N`. Its `manifest.json` names step, identity (what must agree for a run to go on from it) and each file's size and
+CRC-32, so that a file which was damaged later is noticed. All processes need to see the same folder.
 
 Inside: the tensors of the model, of its fused and dense optimizers and of the weight average (each once, whatever the
 number of processes), and for each process one blob of plain values: reader position, random states, counters.
@@ -181,7 +181,8 @@ class CheckpointStore:
         key = f"host.{self.processes.rank}"
         size = reader.read_metadata().state_dict_metadata[key].size
         state = {**tensors, key: torch.empty(size, dtype=torch.uint8)}
-        dcp.load(state, storage_reader=reader, process_group=self.processes.control)
+        alone = self.processes.world_size == 1
+        dcp.load(state, storage_reader=reader, process_group=self.processes.control, no_dist=alone)
         return unpack(state[key])
 
     def clear(self) -> None:
@@ -230,7 +231,7 @@ class _Write:
             self._thread = threading.Thread(target=self._wait, args=(saved,), daemon=True)
             self._thread.start()
         else:
-            dcp.save(state, storage_writer=writer, process_group=group)
+            dcp.save(state, storage_writer=writer, process_group=group, no_dist=processes.world_size == 1)
             self._files = self._own_files()
 
     def _wait(self, saved) -> None:

@@ -72,8 +72,10 @@ class OptimizerOptions:
         weight_decay: of the weights of linear maps; biases, norms and learned tokens have none.
         embedding_lr: peak learning rate of rowwise AdaGrad.
         embedding_eps: epsilon of rowwise AdaGrad.
+        embedding_weight_decay: decoupled weight decay of whole tables; 0 = none (another does a pass over the tables).
         clip_norm: upper bound of the dense gradient's norm; 0 = none.
         ema_decay: evaluate with an exponential moving average of the dense weights; 0 = with the weights themselves.
+        ema_tables: average the embedding tables too (another copy of them, and a pass over them each step).
     """
 
     dense_lr: float = 1e-3
@@ -82,8 +84,10 @@ class OptimizerOptions:
     weight_decay: float = 0.01
     embedding_lr: float = 0.02
     embedding_eps: float = 1e-8
+    embedding_weight_decay: float = 0.0
     clip_norm: float = 1.0
     ema_decay: float = 0.0
+    ema_tables: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,6 +193,8 @@ class TrainConfig:
             "workers": self.reader.workers >= 0,
             "dense_lr": self.optimizer.dense_lr >= 0,
             "embedding_lr": self.optimizer.embedding_lr >= 0,
+            "weight_decay": self.optimizer.weight_decay >= 0,
+            "embedding_weight_decay": self.optimizer.embedding_weight_decay >= 0,
             "clip_norm": self.optimizer.clip_norm >= 0,
             "ema_decay": 0 <= self.optimizer.ema_decay < 1,
             "epochs": self.schedule.epochs > 0,

@@ -14,6 +14,9 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+import torch.utils.tensorboard
+
 from faceter.tools.train import loop  # noqa: F401  imported before the fork, for the children
 from faceter.tools.train.main import main
 
@@ -27,6 +30,7 @@ def start(call: Callable[[], int | None], output: Path, env: dict[str, str] | No
     code = 70
     try:
         os.environ.update(env or {})
+        torch.set_num_threads(1)  # the machine may run many tests at once
         file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 1)
         os.dup2(file, 2)

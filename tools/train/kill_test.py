@@ -24,8 +24,33 @@ def data(tmp_path_factory):
 
 def command(data, run, *more):
     argv = ["--data", str(data), "--model", "tiny", "--run", str(run), "--batch-size", "32", "--shuffle-rows", "128"]
-    argv += ["--epochs", "4", "--warmup-steps", "10", "--gem.dropout", "0.2", "--gem.embedding-dropout", "0.1"]
-    argv += ["--ema-decay", "0.9", "--decay", "cosine", "--evaluate-every", "15", "--checkpoint-every", "4", "--keep", "2"]
+    argv += [
+        "--epochs",
+        "4",
+        "--warmup-steps",
+        "10",
+        "--gem.layers",
+        "1",
+        "--gem.dropout",
+        "0.2",
+        "--gem.events.0.layers",
+        "1",
+    ]
+    argv += [
+        "--ema-decay",
+        "0.9",
+        "--ema-tables",
+        "--embedding-weight-decay",
+        "0.1",
+        "--decay",
+        "cosine",
+        "--evaluate-every",
+        "15",
+        "--checkpoint-every",
+        "4",
+        "--keep",
+        "2",
+    ]
     return [*argv, "--log-every", "1", *more]
 
 

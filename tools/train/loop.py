@@ -30,8 +30,22 @@ from faceter.tools.train.dataset import locate
 from faceter.tools.train.evaluate import Interrupted, Report, evaluate, open_reader
 from faceter.tools.train.metrics import Predictions, from_plain
 from faceter.tools.train.mfu import mfu, peak_flops
-from faceter.tools.train.model_parallel import build, dense_parameters, distribute, inner, set_embedding_lr
-from faceter.tools.train.optimizers import WeightAverage, adamw, adamw_state, decayed, learning_rate_factor
+from faceter.tools.train.model_parallel import (
+    build,
+    dense_parameters,
+    distribute,
+    inner,
+    set_embedding_lr,
+    table_shards,
+)
+from faceter.tools.train.optimizers import (
+    WeightAverage,
+    adamw,
+    adamw_state,
+    decay_tables,
+    decayed,
+    learning_rate_factor,
+)
 from faceter.tools.train.parallel import Processes
 from faceter.tools.train.progress import Display, number
 from faceter.tools.train.running import RunningFigures
@@ -110,7 +124,9 @@ class Trainer:
         self.model = distribute(gem, processes, config.optimizer, config.reader.batch_size, config.seed)
         self.dense = dense_parameters(self.model)
         self.optimizer = adamw(self.dense, {f"core.{n}" for n in decayed(inner(self.model).core)}, config.optimizer)
-        self.average = WeightAverage(self.dense, config.optimizer.ema_decay) if config.optimizer.ema_decay else None
+        self.tables = {f"{name}.{first}": shard for (name, first), shard in table_shards(self.model).items()}
+        averaged = {**self.dense, **(self.tables if config.optimizer.ema_tables else {})}
+        self.average = WeightAverage(averaged, config.optimizer.ema_decay) if config.optimizer.ema_decay else None
         self.task_weights = torch.tensor([label.weight for label in self.schema.labels], device=processes.device)
         self.peak = peak_flops(processes.device)
 
@@ -209,6 +225,8 @@ class Trainer:
             torch.nn.utils.clip_grad_norm_(self.dense.values(), options.clip_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
+        if options.embedding_weight_decay:
+            decay_tables(list(self.tables.values()), options.embedding_lr * factor, options.embedding_weight_decay)
         if self.average:
             self.average.update(step)
 
@@ -397,8 +415,8 @@ class Trainer:
             replay.save(path, host, self.model_config, facts)
         self.processes.barrier()
         raise NonFiniteLoss(
-            f"the loss of task {', '.join(bad)} is not finite in step {step} (process {first}). Batch and weights are kept: "
-            f"`faceter train --replay {path}` names the first module with a non-finite output"
+            f"the loss of task {', '.join(bad)} is not finite in step {step} (process {first}). Batch and weights are "
+            f"kept: `faceter train --replay {path}` names the first module with a non-finite output"
         )
 
     # ---------------------------------------------------------------- small things

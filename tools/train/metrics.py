@@ -6,8 +6,8 @@ A row with label y in [0, 1] and weight w counts as w y positive and w (1 - y) n
     AUC = P(score of a positive > score of a negative) + P(equal) / 2
     calibration = sum w sigmoid(logit) / sum w y
 
-torchmetrics has no weights or soft labels in its exact AUC, torchrec's metrics are windowed and ignore ties; on hard labels
-without weights and ties all three agree (metrics_test.py).
+torchmetrics has no weights or soft labels in its exact AUC, torchrec's metrics are windowed and ignore ties; on hard
+labels without weights torchmetrics agrees, with weights scikit-learn does (metrics_test.py).
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def compute(logits_N: Tensor, labels_N: Tensor, weights_N: Tensor) -> Metrics:
     if not weight > 0:
         return Metrics(len(logits_N), None, None, None, None, None)
     rate = positives / weight
-    logloss = float((F.binary_cross_entropy_with_logits(logits_N, labels_N, reduction="none") * weights_N).sum()) / weight
+    logloss = (
+        float((F.binary_cross_entropy_with_logits(logits_N, labels_N, reduction="none") * weights_N).sum()) / weight
+    )
     defined = 0 < rate < 1
     entropy = -(rate * math.log(rate) + (1 - rate) * math.log1p(-rate)) if defined else 0.0
     return Metrics(

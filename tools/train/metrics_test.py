@@ -52,7 +52,9 @@ def test_soft_label_is_two_weighted_rows():
 
 def test_constant_prediction_at_the_base_rate_has_ne_one():
     labels = torch.tensor([1.0, 0, 0, 0])
-    got = metrics.compute(torch.full((4,), float(torch.logit(torch.tensor(0.25, dtype=torch.float64)))), labels, torch.ones(4))
+    got = metrics.compute(
+        torch.full((4,), float(torch.logit(torch.tensor(0.25, dtype=torch.float64)))), labels, torch.ones(4)
+    )
     assert got.ne == pytest.approx(1.0, rel=1e-6)
     assert got.auc == 0.5
     assert got.calibration == pytest.approx(1.0, rel=1e-6)

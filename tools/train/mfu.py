@@ -1,7 +1,7 @@
 """End-to-end model FLOPs utilisation.
 
-E2E MFU = model FLOPs of a step / (its wall time, with reading and the optimizer * datasheet peak of all its devices). Model
-FLOPs: forward and backward on the actual jagged lengths, nothing computed twice (`Gem.flops`).
+E2E MFU = model FLOPs of a step / (its wall time, with reading and the optimizer * datasheet peak of all its devices).
+Model FLOPs: forward and backward on the actual jagged lengths, nothing computed twice (`Gem.flops`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The model over the processes of a run: tables sharded by torchrec, the dense part replicated by DDP.
 
-One process takes the same way as many: on a CPU, torchrec's DistributedModelParallel costs it about half a millisecond a
-step, its fused rowwise AdaGrad is bit for bit the same from run to run, and there is one code to trust. On a CPU whole
-tables are dealt out (torchrec shards no EmbeddingBagCollection by rows there); on GPUs its planner chooses between whole
-tables and rows. Not by columns: rowwise AdaGrad would then average a row's gradient over each part by itself, and
-the numbers would depend on how many processes there are. Not data parallel: those tables have no fused optimizer.
+One process takes the same way as many: on a CPU, torchrec's DistributedModelParallel costs it half a millisecond or so
+per step, its fused rowwise AdaGrad is bit for bit the same from run to run, and there is one code to trust. On a CPU
+whole tables are dealt out (torchrec shards no EmbeddingBagCollection by rows there); on GPUs its planner chooses
+between whole tables and rows. Not by columns: rowwise AdaGrad would then average a row's gradient over each part by
+itself, and the numbers would depend on how many processes there are. Not data parallel: those tables have no fused
+optimizer.
 
 The initial weights don't depend on the number of processes: a table's row comes from the seed, the table's name and the
 row's number.
@@ -19,7 +20,7 @@ import zlib
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torchrec.distributed import DistributedModelParallel
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
@@ -104,20 +105,26 @@ def _distribute(gem, processes, options, batch_size, seed) -> DistributedModelPa
 @torch.no_grad()
 def draw_tables(model: DistributedModelParallel, configs: dict[str, BaseEmbeddingConfig], seed: int) -> None:
     """Draws this process's part of all tables."""
-    for name, weight in model.state_dict().items():
-        if not isinstance(weight, ShardedTensor):
-            continue
-        table = name.split(".")[-2]
-        for shard in weight.local_shards():
-            first, rows = shard.metadata.shard_offsets[0], shard.metadata.shard_sizes[0]
-            for start in range(first // CHUNK_ROWS * CHUNK_ROWS, first + rows, CHUNK_ROWS):
-                size = min(CHUNK_ROWS, weight.size(0) - start)
-                # The generators are the global ones, because that is what an init_fn draws from.
-                torch.manual_seed(zlib.crc32(f"{seed} {table} {start}".encode()))
-                chunk_RD = torch.empty(size, weight.size(1), device=shard.tensor.device)
-                configs[table].init_fn(chunk_RD)
-                begin, end = max(start, first), min(start + size, first + rows)
-                shard.tensor[begin - first : end - first].copy_(chunk_RD[begin - start : end - start])
+    for (name, first), weight_RD in table_shards(model).items():
+        table, rows = configs[name.split(".")[-2]], weight_RD.shape[0]
+        for start in range(first // CHUNK_ROWS * CHUNK_ROWS, first + rows, CHUNK_ROWS):
+            size = min(CHUNK_ROWS, table.num_embeddings - start)
+            # The generators are the global ones, because that is what an init_fn draws from.
+            torch.manual_seed(zlib.crc32(f"{seed} {table.name} {start}".encode()))
+            chunk_RD = torch.empty(size, table.embedding_dim, device=weight_RD.device)
+            table.init_fn(chunk_RD)
+            begin, end = max(start, first), min(start + size, first + rows)
+            weight_RD[begin - first : end - first].copy_(chunk_RD[begin - start : end - start])
+
+
+def table_shards(model: DistributedModelParallel) -> dict[tuple[str, int], Tensor]:
+    """This process's parts of the tables: (name of the weight, first row) -> (rows, D), the weights themselves."""
+    return {
+        (name, shard.metadata.shard_offsets[0]): shard.tensor
+        for name, weight in model.state_dict().items()
+        if isinstance(weight, ShardedTensor)
+        for shard in weight.local_shards()
+    }
 
 
 def inner(model: DistributedModelParallel) -> Gem:

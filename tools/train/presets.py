@@ -11,7 +11,9 @@ from faceter.tools.train.config import (
 )
 
 _TRAINING = {
-    "tiny": TrainConfig(reader=ReaderOptions(batch_size=64, shuffle_rows=1024), schedule=ScheduleOptions(warmup_steps=10)),
+    "tiny": TrainConfig(
+        reader=ReaderOptions(batch_size=64, shuffle_rows=1024), schedule=ScheduleOptions(warmup_steps=10)
+    ),
     "ml100k": TrainConfig(
         reader=ReaderOptions(batch_size=512),
         schedule=ScheduleOptions(epochs=6),

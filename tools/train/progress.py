@@ -1,4 +1,4 @@
-"""What a person sees of a run: a progress bar on a terminal, a plain line every N steps elsewhere, tables at the end."""
+"""What a person sees of a run: a progress bar on a terminal, plain lines elsewhere, tables at the end."""
 
 from __future__ import annotations
 

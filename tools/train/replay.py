@@ -83,7 +83,9 @@ def first_non_finite(gem: Gem, batch: Batch, precision: str = "fp32") -> str:
         def hook(_, inputs, output):
             if not found and not _finite(output):
                 source = "finite" if _finite(inputs) else "not finite either"
-                found.append(f"first non-finite output: module {name} ({type(module).__name__}); its inputs are {source}")
+                found.append(
+                    f"first non-finite output: module {name} ({type(module).__name__}); its inputs are {source}"
+                )
 
         return hook
 
