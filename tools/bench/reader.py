@@ -176,8 +176,8 @@ def memory(folder: Path, args: argparse.Namespace) -> None:
     rows = write_data(file, int(args.gib * 2**30), args.row_group, args.mean_length)
     size = file.stat().st_size / 2**20
     print(f"{rows} rows, {size:.0f} MiB, {pq.read_metadata(file).num_row_groups} row groups, 2 workers, buffer 8192\n")
-    print("| % read | RSS main | RSS workers | of which shared (all) | PSS main + workers |")
-    print("|---:|---:|---:|---:|---:|")
+    print("| % read | RSS main | RSS workers | of which shared (all) | PSS main + workers | unit |")
+    print("|---:|---:|---:|---:|---:|---|")
     done, next_mark, curve = 0, 10, []
     with ParquetReader(file, bench_schema(), 1024, workers=2, shuffle_rows=8192) as reader:
         for batch in reader.epoch():
