@@ -4,6 +4,7 @@ https://bazel.build/reference/test-encyclopedia names the variables used here.
 """
 
 import faulthandler
+import importlib.util
 import os
 import pathlib
 import signal
@@ -51,6 +52,10 @@ def main(argv):
         args.append("--basetemp=" + os.path.join(env["TEST_TMPDIR"], "pytest"))
         env.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.path.join(env["TEST_TMPDIR"], "hypothesis"))
         env.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(env["TEST_TMPDIR"], "inductor"))
+    if importlib.util.find_spec("hypothesis"):
+        # No deadline (a busy machine is not a fault) and the same examples every time: Bazel keeps the result
+        # of a test until its inputs change.  pytest in a checkout draws new ones (conftest.py).
+        args.append("--hypothesis-profile=ci")
     if env.get("XML_OUTPUT_FILE"):
         args.append("--junitxml=" + env["XML_OUTPUT_FILE"])
     if env.get("TESTBRIDGE_TEST_ONLY"):  # bazel test --test_filter=EXPR

@@ -84,6 +84,19 @@ def test_home_and_caches_are_in_the_test_folder(tmp_path):
     assert done.returncode == 0, done.stdout
 
 
+def test_drawn_tests_have_no_deadline_and_no_chance(tmp_path):
+    source = (
+        "from hypothesis import given, settings, strategies as st\n"
+        "@settings(max_examples=5)\n"
+        "@given(st.integers())\n"
+        "def test_settings(n):\n"
+        "    assert settings().deadline is None\n"
+        "    assert settings().derandomize\n"
+    )
+    done = run(tmp_path, source)
+    assert done.returncode == 0, done.stdout
+
+
 def test_the_own_folder_is_not_importable(tmp_path):
     source = (
         "import sys\ndef test_path():\n    assert not any(p.rstrip('/').endswith('build_defs') for p in sys.path)\n"
