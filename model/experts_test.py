@@ -8,6 +8,7 @@ from faceter.model.config import ConfigError, WukongConfig
 from faceter.model.experts import WukongExperts, partition
 
 
+@settings(deadline=None)
 @given(total=st.integers(0, 50), parts=st.integers(1, 9))
 def test_partition(total, parts):
     sizes = partition(total, parts)

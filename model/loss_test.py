@@ -2,12 +2,13 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faceter.model.loss import NonFiniteLossError, multitask_bce
 
 
+@settings(deadline=None)
 @given(batch=st.integers(1, 6), tasks=st.integers(1, 3), seed=st.integers(0, 1000))
 def test_is_its_equation(batch, tasks, seed):
     generator = torch.Generator().manual_seed(seed)
