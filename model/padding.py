@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import fbgemm_gpu  # noqa: F401  registers torch.ops.fbgemm
+import fbgemm_gpu  # registers torch.ops.fbgemm
 import torch
 from torch import Tensor
+
+# The CPU build of fbgemm has no kernels for a GPU, and no build has one for float64: there plain indexing serves.
+_HAS_GPU_KERNELS = fbgemm_gpu.__variant__ != "cpu"
+
+
+def _fbgemm_can(values: Tensor) -> bool:
+    return values.dtype != torch.float64 and (values.device.type != "cuda" or _HAS_GPU_KERNELS)
 
 
 def pad_jagged(values_TE: Tensor, offsets: Tensor, max_length: int) -> tuple[Tensor, Tensor]:
@@ -20,9 +27,8 @@ def pad_jagged(values_TE: Tensor, offsets: Tensor, max_length: int) -> tuple[Ten
     """
     lengths_B = offsets.diff()
     mask_BN = torch.arange(max_length, device=offsets.device) < lengths_B[:, None]
-    if values_TE.dtype != torch.float64:
+    if _fbgemm_can(values_TE):
         return torch.ops.fbgemm.jagged_to_padded_dense(values_TE, [offsets], [max_length]), mask_BN
-    # fbgemm has no float64 kernel.
     slots, rows = lengths_B.shape[0] * max_length, values_TE.shape[0]
     padded = values_TE.new_zeros(slots + 1, values_TE.shape[1])  # one more: where rows that are cut off go
     padded = padded.index_copy(0, _slots(offsets, rows, max_length), values_TE)
@@ -40,7 +46,7 @@ def unpad_jagged(padded_BNE: Tensor, offsets: Tensor, rows: int) -> Tensor:
     Returns:
         (T, E).
     """
-    if padded_BNE.dtype != torch.float64:
+    if _fbgemm_can(padded_BNE):
         return torch.ops.fbgemm.dense_to_jagged(padded_BNE, [offsets], rows)[0]
     flat = torch.cat([padded_BNE.flatten(0, 1), padded_BNE.new_zeros(1, padded_BNE.shape[2])])
     return flat.index_select(0, _slots(offsets, rows, padded_BNE.shape[1]))

@@ -82,29 +82,33 @@ def random_batch(
 def random_embedded(
     config: GemConfig,
     batch_size: int,
-    length: int,
+    lengths: int | dict[str, Tensor],
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> EmbeddedBatch:
-    """What a model's embeddings give for rows that all have `length` events of each type.
+    """What a model's embeddings give.
 
     Args:
         config: of the model.
         batch_size: B.
-        length: events of each row and type; of a type with a smaller max_length that many.
+        lengths: event type -> (B,) events of each row, on the CPU; or one number for all rows and types (of a type with
+            a smaller max_length that many).
         device: of the tensors; "meta" is possible.
         dtype: of dense values and embeddings.
     """
     schema = config.schema
     events = {}
     for group in schema.sequences:
-        rows = min(length, group.max_length)
-        width = config.event_width(group.name)
+        if isinstance(lengths, int):
+            lengths_B = torch.full((batch_size,), min(lengths, group.max_length))
+        else:
+            lengths_B = lengths[group.name]
+        total = int(lengths_B.sum())
         events[group.name] = EmbeddedEvents(
-            values=torch.randn(batch_size * rows, width, device=device, dtype=dtype, requires_grad=True),
-            offsets=torch.arange(batch_size + 1, device=device) * rows,
-            delta=604_800 * torch.rand(batch_size * rows, device=device),
-            max_length=max(rows, 1),
+            values=torch.randn(total, config.event_width(group.name), device=device, dtype=dtype, requires_grad=True),
+            offsets=torch.cat([lengths_B.new_zeros(1), lengths_B.cumsum(0)]).to(device),
+            delta=604_800 * torch.rand(total, device=device),
+            max_length=max([1, *lengths_B.tolist()]),
         )
     return EmbeddedBatch(
         dense=torch.randn(batch_size, len(schema.dense), device=device, dtype=dtype),
