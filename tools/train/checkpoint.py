@@ -10,14 +10,16 @@ number of processes), and for each process one blob of plain values: reader posi
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import re
 import shutil
 import threading
+import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -161,7 +163,7 @@ class CheckpointStore:
                 more = f" and {len(different) - 8} more" if len(different) > 8 else ""
                 raise ConfigError(
                     f"checkpoint {path} is of another configuration: {'; '.join(different[:8])}{more}. "
-                    "Go back to that configuration, name another folder with --run, or start over with --resume never"
+                    "Go back to that configuration, name another folder with --out, or start over with --resume never"
                 )
             return path
         if steps:
@@ -182,7 +184,8 @@ class CheckpointStore:
         size = reader.read_metadata().state_dict_metadata[key].size
         state = {**tensors, key: torch.empty(size, dtype=torch.uint8)}
         alone = self.processes.world_size == 1
-        dcp.load(state, storage_reader=reader, process_group=self.processes.control, no_dist=alone)
+        with quiet():
+            dcp.load(state, storage_reader=reader, process_group=self.processes.control, no_dist=alone)
         return unpack(state[key])
 
     def clear(self) -> None:
@@ -231,7 +234,8 @@ class _Write:
             self._thread = threading.Thread(target=self._wait, args=(saved,), daemon=True)
             self._thread.start()
         else:
-            dcp.save(state, storage_writer=writer, process_group=group, no_dist=processes.world_size == 1)
+            with quiet():
+                dcp.save(state, storage_writer=writer, process_group=group, no_dist=processes.world_size == 1)
             self._files = self._own_files()
 
     def _wait(self, saved) -> None:
@@ -299,6 +303,15 @@ def checksum(path: Path) -> int:
         while chunk := file.read(1 << 22):
             crc = zlib.crc32(chunk, crc)
     return crc
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without DCP's remarks that one process is one process, and that torchrec's ShardedTensor has a successor."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        warnings.filterwarnings("ignore", ".*ShardedTensor", FutureWarning)
+        yield
 
 
 def _sync_folder(path: Path) -> None:

@@ -164,7 +164,7 @@ class TrainConfig:
     Args:
         data: the data set folder; none = MovieLens-100K from the installed recbole package (model `ml100k` only).
         model: a named model, on the data's schema; it also sets the defaults of all other options.
-        run: the folder to write to.
+        out: the folder to write to; none = runs/<model> in the present folder.
         seed: of the initial weights, the order of rows and dropout.
         device: auto = a CUDA GPU if there is one.
         precision: of the dense part; auto = bf16 autocast on a GPU that has it, else fp32.
@@ -173,7 +173,7 @@ class TrainConfig:
 
     data: Path | None = None
     model: str = DEFAULT_MODEL
-    run: Path | None = None
+    out: Path | None = None
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "bf16", "fp32"] = "auto"
@@ -226,7 +226,7 @@ class TrainConfig:
 
     @property
     def run_folder(self) -> Path:
-        return self.run or Path("runs") / self.model
+        return self.out or Path("runs") / self.model
 
 
 def parse(argv: list[str]) -> tuple[TrainConfig, Files]:

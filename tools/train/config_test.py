@@ -31,7 +31,7 @@ def test_defaults_are_the_presets():
 
 
 def test_what_is_written_is_read_back(tmp_path):
-    config = parsed("--model", "tiny", "--evaluate-every", "3", "--gem.events.0.layers", "1", "--run", "x")
+    config = parsed("--model", "tiny", "--evaluate-every", "3", "--gem.events.0.layers", "1", "--out", "x")
     path = tmp_path / "config.yaml"
     path.write_text(c.to_yaml(config))
     assert parsed("--config", str(path)) == config

@@ -16,14 +16,11 @@ KILLS = 20
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data") / "tiny"
-    # In a child: the parent of later forks must not have started threads.
-    assert forked.wait(forked.start(lambda: tiny_data.write_tiny(folder) and 0, folder.parent / "out")) == 0
-    return folder
+    return tiny_data.write_tiny(tmp_path_factory.mktemp("data") / "tiny")
 
 
 def command(data, run, *more):
-    argv = ["--data", str(data), "--model", "tiny", "--run", str(run), "--batch-size", "32", "--shuffle-rows", "128"]
+    argv = ["--data", str(data), "--model", "tiny", "--out", str(run), "--batch-size", "32", "--shuffle-rows", "128"]
     argv += [
         "--epochs",
         "4",
@@ -66,9 +63,9 @@ def outcome(run):
 @pytest.fixture(scope="module")
 def uninterrupted(data, tmp_path_factory):
     run = tmp_path_factory.mktemp("uninterrupted") / "run"
-    started = time.monotonic()
-    output = run.parent / "out"
-    assert forked.wait(forked.train(command(data, run), output)) == 0, output.read_text()
+    output, server = run.parent / "out", forked.server()
+    pid, started = server.train(command(data, run), output), time.monotonic()
+    assert server.wait(pid) == 0, output.read_text()
     curve, metrics = outcome(run)
     assert [step for step, *_ in curve] == list(range(1, STEPS + 1))
     assert len({loss for _, loss, *_ in curve}) > STEPS // 2
@@ -90,16 +87,18 @@ def test_killed_and_started_again(number, data, uninterrupted, tmp_path):
     argv = command(data, run, *more)
     kind = ("step", "time", "writing")[number % 3]
     step, moment = rng.randrange(1, STEPS), rng.random() * seconds
-    pid, started = forked.train(argv, output), time.monotonic()
-    while not forked.ended(pid):
+    server = forked.server()
+    pid, started = server.train(argv, output), time.monotonic()
+    while server.code(pid) is None:
         if kind == "step" and logged_steps(run) >= step:
             break
         if kind == "time" and time.monotonic() - started > moment:
             break
         if kind == "writing" and logged_steps(run) >= step and list((run / "checkpoints").glob(".*.partial")):
             break
-        time.sleep(0.001)
-    os.kill(pid, signal.SIGKILL)
-    assert forked.wait(pid) == -signal.SIGKILL or logged_steps(run) == STEPS, output.read_text()
-    assert forked.wait(forked.train(argv, output)) == 0, output.read_text()
+        time.sleep(0.002)
+    if server.code(pid) is None:
+        os.kill(pid, signal.SIGKILL)
+    assert server.wait(pid) in (-signal.SIGKILL, 0), output.read_text()
+    assert server.wait(server.train(argv, output)) == 0, output.read_text()
     assert outcome(run) == (curve, metrics), output.read_text()

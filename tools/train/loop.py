@@ -160,11 +160,13 @@ class Trainer:
                     batches = self.reader.epoch()
                     continue
                 self._open_record()
-                self._step(batch, started)
+                stop = self._step(batch, started)
                 self._log()
+                if stop:
+                    return self._stop()
                 self._save_if_due()
             return self._finish()
-        except (Stopped, Interrupted):
+        except Interrupted:
             return self._stop()
         finally:
             self.reader.close()
@@ -189,8 +191,8 @@ class Trainer:
             return True
         return progress.step % every == 0 if every else progress.epoch > progress.evaluated_epoch
 
-    def _step(self, host: Batch, started: float) -> None:
-        """Forward, backward, update. The tables are updated inside the backward pass."""
+    def _step(self, host: Batch, started: float) -> bool:
+        """Forward, backward, update (of the tables: inside the backward pass). Whether a signal has come meanwhile."""
         options, step = self.config.optimizer, self.progress.step
         factor = learning_rate_factor(self.config.schedule, step, self.max_steps)
         set_embedding_lr(self.model, options.embedding_lr * factor)
@@ -237,8 +239,7 @@ class Trainer:
         logits = output.logits.detach().float().cpu()
         predictions = Predictions(logits, host.labels, host.weights, host.domains)
         self.figures.add(predictions, float(loss.total.detach()), flops, seconds)
-        if stop:
-            raise Stopped
+        return bool(stop)
 
     # ---------------------------------------------------------------- evaluation
 
@@ -460,7 +461,3 @@ class Trainer:
         if self.record:
             factor = learning_rate_factor(self.config.schedule, progress.step - 1, self.max_steps)
             self.record.training(progress.step, {"epoch": progress.epoch, "lr_factor": factor, **figures})
-
-
-class Stopped(Exception):
-    """A signal asked the run to stop, in some process."""

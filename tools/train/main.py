@@ -1,4 +1,4 @@
-"""`faceter train`: trains the GEM model, in one process or in those that `torchrun` starts.
+"""Trains the GEM model on MovieLens-100K or an own data set, in one process or many.
 
     faceter train                                       MovieLens-100K with the tuned defaults
     faceter train --data PATH --model h200              an own data set folder

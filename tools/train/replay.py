@@ -15,6 +15,7 @@ from faceter.data.schema import Schema
 from faceter.model.config import ConfigError, GemConfig
 from faceter.model.gem import Gem
 from faceter.model.loss import multitask_bce
+from faceter.tools.train.checkpoint import quiet
 from faceter.tools.train.config import GemOptions, merge, plain
 
 FORMAT = 1
@@ -63,7 +64,8 @@ def replay(path: Path) -> str:
     schema = _schema(tree["schema"])
     options = merge(GemOptions(), tree["gem"], str(path))
     gem = Gem(GemConfig(schema=schema, **{f.name: getattr(options, f.name) for f in dataclasses.fields(GemOptions)}))
-    dcp.load({"model": gem.state_dict()}, checkpoint_id=path.parent / tree["weights"], no_dist=True)
+    with quiet():
+        dcp.load({"model": gem.state_dict()}, checkpoint_id=path.parent / tree["weights"], no_dist=True)
     batch = _batch(tree["batch"])
     torch.set_rng_state(tree["random"]["cpu"])
     found = first_non_finite(gem, batch, tree["precision"])
