@@ -29,7 +29,11 @@ def masked_attention(q_BMHD: Tensor, k_BNHD: Tensor, v_BNHD: Tensor, allowed: Te
         (B, M, H, D); zeros for a query without an allowed key.
     """
     q, k, v = (x.transpose(1, 2) for x in (q_BMHD, k_BNHD, v_BNHD))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed).transpose(1, 2)
+    # A row of the mask without any key is 0 / 0: torch's own kernels give zeros, cuDNN's gives garbage and NaN
+    # gradients. So such a query attends to all keys, and then its output is dropped.
+    has_key = allowed.any(-1, keepdim=True)
+    o = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed | ~has_key)
+    return o.masked_fill(~has_key, 0).transpose(1, 2)
 
 
 class SelfAttention(nn.Module):

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -151,6 +152,23 @@ def test_query_without_a_key_gives_zeros_and_no_nan(backend, dtype):
     for x in (q, k, v):
         assert x.grad.isfinite().all()
         assert not x.grad[1].any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_kernel_is_asked_for_a_query_without_a_key(kind, monkeypatch):
+    # cuDNN's kernel answers it with garbage, which no CPU shows.
+    asked = []
+    original = F.scaled_dot_product_attention
+
+    def spy(q, k, v, attn_mask):
+        asked.append(attn_mask)
+        return original(q, k, v, attn_mask=attn_mask)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
+    module = build(4, 1, kind=kind, window=1)
+    s, mask, _ = sequences([0, 1, 70, 130], 4)
+    module(s, mask)
+    assert asked[0].any(-1).all()
 
 
 @pytest.mark.parametrize("causal", [False, True])
