@@ -42,9 +42,9 @@ def command(data, run, *more):
         "--decay",
         "cosine",
         "--evaluate-every",
-        "15",
+        "20",
         "--checkpoint-every",
-        "4",
+        "12",
         "--keep",
         "2",
     ]
