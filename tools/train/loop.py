@@ -282,7 +282,11 @@ class Trainer:
         if progress.best_report is not None:
             reports["valid"] = from_plain(progress.best_report)
         if "test" in self.parts:
-            reports["test"] = self._report("test")
+            try:
+                reports["test"] = self._report("test")
+            except Interrupted:
+                # The model has the best weights now, not the last ones, and those are saved already.
+                return self._stop(save=False)
         if not self.processes.is_main:
             return None
         for part, report in reports.items():
@@ -351,9 +355,10 @@ class Trainer:
         }
         self.store.save(self.progress.step, self._tensors(), host, self.progress.best_step)
 
-    def _stop(self) -> None:
+    def _stop(self, save: bool = True) -> None:
         """A signal came: save and end."""
-        self._save()
+        if save:
+            self._save()
         self.store.finish()
         self.display.end_steps()
         self.display.message(

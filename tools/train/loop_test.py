@@ -13,7 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from faceter.tools.train import forked, tiny_data
+from faceter.tools.train import forked, loop, tiny_data
+from faceter.tools.train.config import parse
+from faceter.tools.train.evaluate import Interrupted
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +121,31 @@ def test_signal_saves_and_ends_well(plain_run, data, tmp_path, number):
     assert code == 0, text
     assert f"going on from {saved}" in text
     assert (losses(run), metrics(run)) == (losses(plain_run[0]), metrics(plain_run[0]))
+
+
+def test_signal_in_the_last_evaluation(data, tmp_path, monkeypatch):
+    """The model has the best weights by then: they must not be saved as the last ones."""
+    argv = ["--evaluate-every", "1"]
+    code, text = train(tmp_path, command(data, tmp_path / "whole", *argv, "--epochs", "3"))
+    assert code == 0, text
+    found = metrics(tmp_path / "whole")
+
+    def evaluate(model, reader, *rest):
+        if "test" in str(reader._files.files[0].parent.name):
+            raise Interrupted
+        return whole(model, reader, *rest)
+
+    whole = loop.evaluate
+    monkeypatch.setattr(loop, "evaluate", evaluate)
+    argv = command(data, tmp_path / "run", *argv)
+    assert loop.run(parse(argv)[0]) is None
+    manifest = json.loads((tmp_path / "run" / "checkpoints" / "step-10" / "manifest.json").read_text())
+    assert manifest["best_step"] != 10  # else this would test nothing
+    code, text = train(tmp_path, [*argv, "--epochs", "3"])
+    assert code == 0, text
+    assert "going on from" in text
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
+    assert metrics(tmp_path / "run") == found
 
 
 def test_early_stopping_and_best_weights(data, tmp_path):
