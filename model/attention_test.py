@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from faceter.model.attention import SelfAttention, masked_attention
 from faceter.model.rotary import position_angles, rotate, time_angles
-from faceter.model.sequence_cases import (
+from faceter.model.testing_sequences import (
     check_autocast,
     check_compiles,
     check_flops,

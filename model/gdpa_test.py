@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from faceter.model.activations import activation
 from faceter.model.gdpa import GdpaPffn, gdpa
-from faceter.model.sequence_cases import (
+from faceter.model.testing_sequences import (
     check_autocast,
     check_compiles,
     check_flops,

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faceter.model.kron import SumKronLinear
-from faceter.model.sequence_cases import check_flops, check_meta
+from faceter.model.testing_sequences import check_flops, check_meta
 
 sizes = st.integers(1, 5)
 

@@ -1,7 +1,7 @@
 import torch
 
 from faceter.model.masknet import MaskNet
-from faceter.model.sequence_cases import check_autocast, check_compiles, check_flops, check_meta
+from faceter.model.testing_sequences import check_autocast, check_compiles, check_flops, check_meta
 
 
 def test_definition():

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faceter.model.pooling import PMA
-from faceter.model.sequence_cases import (
+from faceter.model.testing_sequences import (
     check_autocast,
     check_compiles,
     check_flops,

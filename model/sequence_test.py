@@ -10,7 +10,7 @@ from torch import nn
 
 from faceter.model.config import EventConfig
 from faceter.model.sequence import SequenceLayer, SequenceSummary
-from faceter.model.sequence_cases import (
+from faceter.model.testing_sequences import (
     check_autocast,
     check_compiles,
     check_flops,

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from faceter.tools.train import forked, tiny_data
+from faceter.tools.train import testing_data
+from faceter.tools.train import testing_forked as forked
 
 STEPS = 40
 KILLS = 20
@@ -16,7 +17,7 @@ KILLS = 20
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return tiny_data.write_tiny(tmp_path_factory.mktemp("data") / "tiny")
+    return testing_data.write_tiny(tmp_path_factory.mktemp("data") / "tiny")
 
 
 def command(data, run, *more):

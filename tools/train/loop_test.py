@@ -13,14 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from faceter.tools.train import forked, loop, tiny_data
+from faceter.tools.train import loop, testing_data
+from faceter.tools.train import testing_forked as forked
 from faceter.tools.train.config import parse
 from faceter.tools.train.evaluate import Interrupted
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return tiny_data.write_tiny(tmp_path_factory.mktemp("data") / "tiny")
+    return testing_data.write_tiny(tmp_path_factory.mktemp("data") / "tiny")
 
 
 def command(data, run, *more):
@@ -180,7 +181,7 @@ def test_checkpoint_of_another_configuration(plain_run, data, tmp_path, more, pa
 
 
 def test_checkpoint_of_other_data(plain_run, tmp_path):
-    other = tiny_data.write_tiny(tmp_path / "other", train=300)
+    other = testing_data.write_tiny(tmp_path / "other", train=300)
     code, text = train(tmp_path, command(other, plain_run[0]))
     assert (code, text.count("\n")) == (2, 1)
     assert "data was " in text
@@ -209,7 +210,7 @@ def bad_id(table):
 @pytest.mark.parametrize("part", ["train", "valid"])
 def test_bad_data(data, tmp_path, fault, words, part):
     folder, run = tmp_path / "data", tmp_path / "run"
-    tiny_data.write_tiny(folder, train=64)
+    testing_data.write_tiny(folder, train=64)
     file = folder / part / "part-00000.parquet"
     pq.write_table(fault(pq.read_table(file)), file)
     code, text = train(tmp_path, command(folder, run))
@@ -259,7 +260,7 @@ def test_parts_may_be_missing(data, tmp_path):
 
 def test_non_finite_loss_is_kept_and_replayed(tmp_path):
     folder, run = tmp_path / "data", tmp_path / "run"
-    tiny_data.write_tiny(folder)
+    testing_data.write_tiny(folder)
     file = folder / "train" / "part-00000.parquet"
     table = pq.read_table(file)
     prices = table["price"].to_numpy().copy()

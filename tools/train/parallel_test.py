@@ -9,14 +9,15 @@ import time
 
 import pytest
 
-from faceter.tools.train import forked, tiny_data
+from faceter.tools.train import testing_data
+from faceter.tools.train import testing_forked as forked
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data") / "tiny"
     # Row groups are dealt out in turn: two processes with batches of 32 read the rows of one with batches of 64.
-    return tiny_data.write_tiny(folder, train=384, other=64, row_group_rows=32)
+    return testing_data.write_tiny(folder, train=384, other=64, row_group_rows=32)
 
 
 def command(data, run, batch_size, *more):

@@ -24,7 +24,7 @@ class Server:
 
     def __init__(self):
         # Not `-m`: the folder of this file must not be on the path, nor the caller's.
-        code = "from faceter.tools.train import forked; forked.serve()"
+        code = "from faceter.tools.train import testing_forked as forked; forked.serve()"
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "BUILD_WORKING_DIRECTORY"):
             env.pop(name, None)
