@@ -40,7 +40,9 @@ def failed_target(event: dict) -> str | None:
         return None if event["testSummary"]["overallStatus"] in ("PASSED", "FLAKY") else key["testSummary"]["label"]
     if "targetCompleted" in key:
         return None if event.get("completed", {}).get("success") else key["targetCompleted"]["label"]
-    return json.dumps(key, sort_keys=True) if "aborted" in event else None
+    if "aborted" in event and "pattern" in key:
+        return " ".join(key["pattern"]["pattern"])
+    return None  # an aborted label is the cause of a target's failure, which has its own event
 
 
 def count_run(events: list[dict]) -> collections.Counter:

@@ -46,6 +46,7 @@ def test_cases_of_all_shards_and_targets_add_up(tmp_path, capsys):
 
 def test_a_target_that_failed_without_a_failed_case_counts_once(tmp_path):
     events = [
+        {"id": {"unconfiguredLabel": {"label": "//unbuilt:absent.py"}}, "aborted": {"reason": "ANALYSIS_FAILURE"}},
         completed("//unbuilt", success=False),
         summary("//unbuilt", "NO_STATUS"),
         result("//slow", xml(tmp_path / "slow.xml", passed=2)),
