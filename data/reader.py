@@ -13,6 +13,7 @@ import os
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 import numpy as np
 import torch
@@ -141,24 +142,27 @@ class ParquetReader:
         tasks = _remaining(self._plan(self._epoch), self._epoch, done)
         ends = (piece.last for task in tasks for piece in task.block.pieces[task.skip :])
         parts: list[Chunk] = []
-        for chunk, last in zip(self._chunks(tasks), ends, strict=True):
-            parts.append(chunk)
-            if not last:
-                continue
-            whole = merge(parts, self.schema)
-            parts = []
-            self._step += 1
-            self.bad_rows.update(whole.dropped)
-            if len(whole):
-                yield to_batch(whole, self.schema)
-            elif self.world_size > 1:
-                (file, column, problem), _ = whole.dropped.most_common(1)[0]
-                raise DataError(
-                    f"every row of a batch is bad: {problem}",
-                    file=file,
-                    column=column,
-                    remedy="Ranks must give the same number of batches: repair the file or leave it out",
-                )
+        # Closed by name: since Python 3.12 the close of a generator that catches nothing leaves its frame as it is, and
+        # with that the workers, as long as someone holds the pass.
+        with closing(self._chunks(tasks)) as chunks:
+            for chunk, last in zip(chunks, ends, strict=True):
+                parts.append(chunk)
+                if not last:
+                    continue
+                whole = merge(parts, self.schema)
+                parts = []
+                self._step += 1
+                self.bad_rows.update(whole.dropped)
+                if len(whole):
+                    yield to_batch(whole, self.schema)
+                elif self.world_size > 1:
+                    (file, column, problem), _ = whole.dropped.most_common(1)[0]
+                    raise DataError(
+                        f"every row of a batch is bad: {problem}",
+                        file=file,
+                        column=column,
+                        remedy="Ranks must give the same number of batches: repair the file or leave it out",
+                    )
         self._epoch, self._step = self._epoch + 1, 0
 
     def _plan(self, epoch: int) -> list[Block]:
