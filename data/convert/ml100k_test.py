@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from faceter.data.convert import ml100k
+from faceter.data.convert import ml100k, ml100k_features, ml100k_ratings
 from faceter.data.errors import DataError
 from faceter.data.schema import Schema
 
@@ -17,7 +17,7 @@ PARTS = ("train", "valid", "test")
 
 @pytest.fixture(scope="module")
 def ratings():
-    return ml100k.read(ml100k.find_source())
+    return ml100k_ratings.read(ml100k_ratings.find_source())
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def tables(folder):
 
 
 def read_raw(suffix):
-    with (ml100k.find_source() / f"ml-100k{suffix}").open(encoding="utf-8") as file:
+    with (ml100k_ratings.find_source() / f"ml-100k{suffix}").open(encoding="utf-8") as file:
         lines = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         return [{key.split(":")[0]: value for key, value in line.items()} for line in lines]
 
@@ -67,7 +67,7 @@ def test_training_rows_keep_the_order_of_the_file(tables):
 
 
 def test_the_schema_normalises_the_training_part(ratings):
-    features = ml100k.features(ratings)
+    features = ml100k_features.features(ratings)
     for column in ml100k.schema().dense:
         x = features[column.name][ratings.split == 0]
         x = np.sign(x) * np.log1p(np.abs(x)) if column.log1p else x
@@ -212,9 +212,9 @@ def test_every_column_against_a_slow_recomputation(ratings, tables):
             side = slow.user[str(user)]
             assert (got["user_id"], got["item_id"], got["timestamp"]) == (user, item, time)
             assert (got["like"], got["rating_3"], got["rating_5"]) == (rating >= 4, rating >= 3, rating >= 5)
-            assert ml100k.GENDERS[got["gender"] - 1] == side["gender"]
-            assert ml100k.OCCUPATIONS[got["occupation"] - 1] == side["occupation"]
-            assert {ml100k.GENRES[g - 1] for g in got["genres"]} == slow.genres(item)
+            assert ml100k_ratings.GENDERS[got["gender"] - 1] == side["gender"]
+            assert ml100k_ratings.OCCUPATIONS[got["occupation"] - 1] == side["occupation"]
+            assert {ml100k_ratings.GENRES[g - 1] for g in got["genres"]} == slow.genres(item)
             assert got["age_bucket"] == sum(int(side["age"]) >= b for b in ml100k.AGES)
             assert got["zip_area"] == 1 + "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ".index(side["zip_code"][0])
     assert len(set(sets.values())) == len(sets) > 50
@@ -272,7 +272,7 @@ def source(tmp_path):
     folder = tmp_path / "raw"
     folder.mkdir()
     for suffix in (".inter", ".user", ".item"):
-        shutil.copyfile(ml100k.find_source() / f"ml-100k{suffix}", folder / f"ml-100k{suffix}")
+        shutil.copyfile(ml100k_ratings.find_source() / f"ml-100k{suffix}", folder / f"ml-100k{suffix}")
     return folder
 
 
@@ -315,7 +315,7 @@ def test_missing_file_and_missing_package(source, monkeypatch):
     (source / "ml-100k.user").unlink()
     with pytest.raises(DataError, match=r"No such file.*ml-100k.user"):
         ml100k.convert(source.parent / "out", source)
-    monkeypatch.setattr(ml100k.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(ml100k_ratings.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(DataError, match=r"recbole package, which is not installed. `pip install --no-deps recbole"):
         ml100k.convert(source.parent / "out")
     assert not (source.parent / "out").exists()
