@@ -6,8 +6,11 @@ the iterator; workers end by themselves when their parent is gone.
 
 from __future__ import annotations
 
+import functools
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 
 import torch
@@ -48,8 +51,17 @@ def _as_it_is(item):
     return item
 
 
-def _start_worker(_: int) -> None:
+def _start_worker(parent: int, _: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends the workers
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process soon after its parent. The loader's own watch takes whoever is the parent when the worker has
+    started up for the one to watch, and a worker that outlives its parent until then would stay for ever."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def _without_child_signal(loader: DataLoader):
@@ -81,7 +93,7 @@ def read_with_workers(reader: BlockReader, tasks: list[Task], workers: int) -> I
         num_workers=workers,
         prefetch_factor=1,
         collate_fn=_as_it_is,
-        worker_init_fn=_start_worker,
+        worker_init_fn=functools.partial(_start_worker, os.getpid()),
         generator=torch.Generator(),  # else it would draw from the global one, which seeds dropout
     )
     items = _without_child_signal(loader)

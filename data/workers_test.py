@@ -121,16 +121,20 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
-def test_no_process_is_left_when_the_parent_is_stopped(folder, number):
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(_SCRIPT), str(folder)],
+def _run(script, folder):
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), str(folder)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,  # as from a terminal: the signal reaches the whole group
     )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
+def test_no_process_is_left_when_the_parent_is_stopped(folder, number):
+    process = _run(_SCRIPT, folder)
     assert process.stdout.readline() == "batch\n"
     workers = _children(process.pid)
     assert len(workers) == 2
@@ -143,4 +147,14 @@ def test_no_process_is_left_when_the_parent_is_stopped(folder, number):
         assert process.returncode == 130
         assert out.endswith("interrupted\n")
         assert "Traceback" not in errors
+    assert _gone(workers, 15)
+
+
+def test_no_process_is_left_when_the_parent_is_killed_before_its_workers_have_started(folder):
+    late = "import os, time\nos.register_at_fork(after_in_child=lambda: time.sleep(2))\n"
+    process = _run(late + _SCRIPT, folder)
+    while len(workers := _children(process.pid)) < 2:
+        time.sleep(0.01)
+    process.kill()
+    process.communicate(timeout=30)
     assert _gone(workers, 15)
