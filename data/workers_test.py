@@ -6,12 +6,14 @@ import sys
 import textwrap
 import time
 
+import numpy as np
 import pytest
+import torch
 
 from faceter.data.errors import DataError
 from faceter.data.reader import ParquetReader
 from faceter.data.testing_tables import full_schema, full_table, write
-from faceter.data.workers import WorkerError
+from faceter.data.workers import WorkerError, _Segments
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +45,37 @@ def _start(folder):
     workers = sorted(set(_children(os.getpid())) - before)
     assert len(workers) == 2
     return reader, passing, workers
+
+
+def test_a_segment_is_used_again_when_nobody_holds_it():
+    used = np.zeros(2, np.uint8)
+    segments = _Segments(used)
+    (first, slot), array = segments.take(1000)
+    assert (slot, len(array)) == (0, 1250)
+    assert segments.take(1250)[0] == (first, 0)  # not handed out yet: a fault came between
+    used[0] = 1
+    (second, slot), _ = segments.take(10)
+    assert slot == 1
+    assert second is not first
+    used[1] = 1
+    assert segments.take(10)[0][1] == -1  # more than it may keep
+    used[0] = 0
+    assert segments.take(1000)[0] == (first, 0)
+    (larger, slot), _ = segments.take(2000)
+    assert slot == 0
+    assert larger.numel() == 2500
+
+
+def test_batches_that_are_held_stay_as_they_were(folder):
+    held = []
+    with ParquetReader(folder, full_schema(), 8, workers=2) as reader:
+        for number, batch in enumerate(reader.epoch()):
+            if number % 7 == 0:
+                tensors = [batch.dense, batch.labels, batch.sparse.values(), batch.sequence_ids.values()]
+                held.append((tensors, [x.clone() for x in tensors]))
+    assert len(held) > 30
+    for tensors, copies in held:
+        assert all(map(torch.equal, tensors, copies))
 
 
 def test_no_process_is_left_after_the_epoch(folder):
