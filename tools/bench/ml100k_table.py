@@ -88,6 +88,7 @@ def plot(rows: list[tuple[str, float, float]], path: Path) -> None:
         )
     axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
     axes.set_ylim(-0.5, len(rows) - 0.2)
+    axes.margins(x=0.08)
     axes.set_xlabel("test AUC, mean and standard deviation of 3 seeds")
     axes.set_title("MovieLens-100K, each user's last 10 ratings held out", fontsize=10)
     axes.grid(axis="x", color="#e2e8f0")
