@@ -23,6 +23,7 @@ _PUBLIC = {
     "DataError": "faceter.data.errors",
     "GemConfig": "faceter.model.config",
     "Schema": "faceter.data.schema",
+    "debug": "faceter.kernels.operands",
 }
 
 __all__ = ["__version__", *_PUBLIC]

@@ -1,0 +1,1 @@
+"""Generalised dot-product attention: attention with an elementwise activation in place of softmax."""

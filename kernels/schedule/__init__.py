@@ -1,0 +1,1 @@
+"""Tile lists: which rows of which example each program of a jagged kernel works on."""
