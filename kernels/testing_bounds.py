@@ -44,12 +44,28 @@ class Precision:
         return (n + 4) * self.a * absolute
 
 
+@dataclass
+class Exact:
+    """Attributes:
+    values: name of an output or gradient ("o", "dq", ..) -> float64.
+    bounds: likewise, the largest error that rounding explains.
+    """
+
+    values: dict[str, Tensor]
+    bounds: dict[str, Tensor]
+
+    def check(self, found: dict[str, Tensor]) -> None:
+        """Fails where what was found is out of bounds."""
+        for name, x in found.items():
+            assert_within(x, self.values[name], self.bounds[name], name)
+
+
 def assert_within(actual: Tensor, expected: Tensor, bound: Tensor, what: str) -> None:
-    """Fails where |actual - expected| > bound, or where `actual` is not a number."""
+    """Fails where |actual - expected| > bound, or where `actual` is not a number. Infinity must be itself."""
     assert actual.shape == expected.shape, f"{what} has shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
     if actual.numel() == 0:
         return
-    error = (actual.double() - expected).abs()
+    error = torch.where(actual == expected, 0.0, (actual.double() - expected).abs())
     bad = ~(error <= bound)  # not error > bound: NaN must fail
     if bad.any():
         ratio = torch.where(error.isnan(), float("inf"), error / bound.clamp(min=1e-300))

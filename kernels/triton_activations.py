@@ -31,37 +31,20 @@ def _gelu_erf_argument(x):
 
 
 @triton.jit
-def activate(x, NAME: tl.constexpr, FAST: tl.constexpr):
-    """f(x), float32."""
-    if NAME == "gelu":
-        if FAST:
-            z, _ = _gelu_erf_argument(x)
-            h = 0.5 * x
-            return h + h * _tanh(z)
-        return 0.5 * x * (1 + tl.erf(x * 0.7071067811865476))
-    elif NAME == "gelu_tanh":
-        z, _ = _gelu_tanh_argument(x)
-        if FAST:
-            h = 0.5 * x
-            return h + h * _tanh(z)
-        return x * tl.sigmoid(2 * z)
-    elif NAME == "silu":
-        if FAST:
-            h = 0.5 * x
-            return h + h * _tanh(h)
-        return x * tl.sigmoid(x)
-    elif NAME == "relu":
-        return tl.maximum(x, 0.0)
-    elif NAME == "relu2":
-        r = tl.maximum(x, 0.0)
-        return r * r
-    elif NAME == "leaky_relu":
-        return tl.maximum(x, 0.01 * x)
-    elif NAME == "hardswish":
-        return x * (tl.minimum(tl.maximum(x + 3, 0.0), 6.0) * 0.16666666666666666)
-    else:
-        tl.static_assert(NAME == "identity")
-        return x
+def _half_tanh_form(x, z, dz):
+    """(f, f') of f(x) = x u with u = (1 + tanh z) / 2, from z and dz = z'."""
+    t = _tanh(z)
+    u = 0.5 + 0.5 * t
+    y = x * u
+    return y, u + y * (dz - t * dz)  # 2 (1 - u) = 1 - t
+
+
+@triton.jit
+def _logistic_form(x, z, dz):
+    """The same, from the logistic function: u = 1 / (1 + exp(-2 z))."""
+    u = tl.sigmoid(2 * z)
+    y = x * u
+    return y, u + y * (2 * (1 - u) * dz)
 
 
 @triton.jit
@@ -70,26 +53,21 @@ def activate_with_derivative(x, NAME: tl.constexpr, FAST: tl.constexpr):
     if NAME == "gelu":
         if FAST:
             z, dz = _gelu_erf_argument(x)
-            t = _tanh(z)
-            h = 0.5 * x
-            return h + h * t, 0.5 + 0.5 * t + h * (1 - t * t) * dz
+            return _half_tanh_form(x, z, dz)
         phi = 0.5 * (1 + tl.erf(x * 0.7071067811865476))
         return x * phi, phi + x * (0.3989422804014327 * tl.exp(-0.5 * x * x))
     elif NAME == "gelu_tanh":
         z, dz = _gelu_tanh_argument(x)
         if FAST:
-            t = _tanh(z)
-            h = 0.5 * x
-            return h + h * t, 0.5 + 0.5 * t + h * (1 - t * t) * dz
-        s = tl.sigmoid(2 * z)
-        return x * s, s + 2 * x * s * (1 - s) * dz
+            return _half_tanh_form(x, z, dz)
+        return _logistic_form(x, z, dz)
     elif NAME == "silu":
         if FAST:
-            s = 0.5 + 0.5 * _tanh(0.5 * x)
-        else:
-            s = tl.sigmoid(x)
-        y = x * s
-        return y, s + y * (1 - s)
+            h = 0.5 * x
+            t = _tanh(h)
+            y = h + h * t
+            return y, (0.5 + 0.5 * t) + y * (0.5 - 0.5 * t)
+        return _logistic_form(x, 0.5 * x, 0.5)
     elif NAME == "relu":
         return tl.maximum(x, 0.0), tl.where(x > 0, 1.0, 0.0)
     elif NAME == "relu2":
@@ -105,3 +83,10 @@ def activate_with_derivative(x, NAME: tl.constexpr, FAST: tl.constexpr):
     else:
         tl.static_assert(NAME == "identity")
         return x, tl.zeros_like(x) + 1
+
+
+@triton.jit
+def activate(x, NAME: tl.constexpr, FAST: tl.constexpr):
+    """f(x), float32."""
+    y, _ = activate_with_derivative(x, NAME, FAST)
+    return y

@@ -1,27 +1,28 @@
-"""What every launch of an attention kernel needs on the host."""
+"""What launches of Triton kernels need on the host."""
 
 from __future__ import annotations
 
 import functools
 
 import torch
+import triton
 from torch import Tensor
 
+from faceter.kernels.configs import Config
 from faceter.kernels.implementations import interpreted
-from faceter.kernels.operands import Side
 
-# Programs for each multiprocessor that sum the gradient of a side shared by the batch.
-_WAVES = 2
+# Numbers that change from batch to batch: a kernel is not compiled anew where one is a multiple of 16, or 1.
+NUMBERS = ["batch", "share", "q_rows", "q_total", "kv_rows", "kv_total", "out_rows", "rows", "total", "left", "right"]
 
 
 def with_dense_rows(x: Tensor) -> Tensor:
-    """x, with the elements of a row side by side; kernels take any other strides."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+    """x, with the elements of a row side by side, and a tile's rows within 32 bits; kernels take any other strides."""
+    return x if x.stride(-1) == 1 and x.stride(-3) < 1 << 23 else x.contiguous()
 
 
-def strides(x: Tensor) -> tuple[int, int, int]:
-    """(of an example, of a row, of a head), in elements; of an example 0 if x is jagged or shared."""
-    return (x.stride(0) if x.dim() == 4 else 0, x.stride(-3), x.stride(-2))
+def strides(*tensors: Tensor) -> list[int]:
+    """(of an example, of a row, of a head) of each, in elements; of an example 0 if jagged or shared."""
+    return [stride for x in tensors for stride in (x.stride(0) if x.dim() == 4 else 0, x.stride(-3), x.stride(-2))]
 
 
 @functools.lru_cache(maxsize=256)
@@ -38,28 +39,21 @@ def has_hardware_tanh(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (7, 5)
 
 
-@functools.lru_cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+def padded_dim(dim: int) -> int:
+    """Columns of a tile of rows."""
+    return max(16, triton.next_power_of_2(dim))
 
 
-def shares(side: Side, batch: int, programs: int, device: torch.device) -> tuple[int, int]:
-    """Into how many shares the examples go for the gradient of a shared side, and examples of each: enough shares to
-    fill the device, `programs` for each. Of another side every example is one."""
-    if not side.shared:
-        return batch, 1
-    wanted = max(1, _WAVES * _multiprocessors(device) // max(1, programs))
-    share = max(1, -(-batch // wanted))
-    return max(1, -(-batch // share)), share
+def precision(bits: int) -> str | None:
+    """Of a product of tiles whose elements have so many bits: float32 is not rounded to tf32."""
+    return "ieee" if bits == 32 else None
 
 
-def gradient_of(x: Tensor, side: Side, count: int) -> Tensor:
-    """Uninitialised memory for the gradient of x; of a shared one for `count` partial sums in fp32."""
-    if side.shared:
-        return torch.empty((count, *x.shape), dtype=torch.float32, device=x.device)
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+def tile_configs(*candidates: tuple[int, int, int, int]) -> list[Config]:
+    """From (BLOCK_M, BLOCK_N, num_warps, num_stages)."""
+    names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
+    return [dict(zip(names, candidate, strict=True)) for candidate in candidates]
 
 
-def summed(gradient: Tensor, x: Tensor, side: Side) -> Tensor:
-    """The gradient, from partial sums if there are."""
-    return gradient.sum(0).to(x.dtype) if side.shared else gradient
+# Of fp32, which has no tensor cores: a thread holds its rows and columns whole, and larger tiles spill by the kilobyte.
+EXACT_TILES = tile_configs((16, 16, 8, 1), (16, 16, 4, 1), (16, 32, 8, 1), (32, 16, 8, 1))

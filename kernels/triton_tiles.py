@@ -24,30 +24,47 @@ def find_tile(schedule, program, rows, BLOCK: tl.constexpr, ITEM: tl.constexpr, 
 
 
 @triton.jit
-def own_rows(offsets, example, batch, rows, total, stride_b, stride_t, JAGGED: tl.constexpr):
-    """(element offset of the first row, number of rows) on the side that the work items are of.
+def _bounds(offsets, example, batch, total):
+    """(first row, end) of an example. Rows of illegal offsets are cut to those there are: the numbers are wrong then,
+    but memory is safe."""
+    start = tl.minimum(tl.maximum(tl.load(offsets + example).to(tl.int64), 0), total)
+    end = tl.load(offsets + tl.minimum(example + 1, batch)).to(tl.int64)
+    return start, tl.minimum(tl.maximum(end, start), total)
 
-    The example after the last one, in a tile list, stands for the rows past offsets[B]. Rows of illegal offsets are cut
-    to those there are: the numbers are wrong then, but memory is safe."""
+
+@triton.jit
+def own_rows(offsets, example, batch, rows, total, stride_b, stride_t, JAGGED: tl.constexpr):
+    """(element offset of the first row, number of rows) on the side that the work items are of. The example after the
+    last one, in a tile list, stands for the rows past offsets[B]."""
     if JAGGED:
-        start = tl.minimum(tl.maximum(tl.load(offsets + example).to(tl.int64), 0), total)
-        end = tl.load(offsets + tl.minimum(example + 1, batch)).to(tl.int64)
-        end = tl.where(example < batch, tl.minimum(tl.maximum(end, start), total), total)
+        start, end = _bounds(offsets, example, batch, total)
+        end = tl.where(example < batch, end, total)
         return start * stride_t, (end - start).to(tl.int32)
     else:
         return example.to(tl.int64) * stride_b, rows
 
 
 @triton.jit
+def own_count(offsets, example, batch, rows, total, JAGGED: tl.constexpr):
+    """The number of rows alone. A kernel asks where they go once it is about to store: before, it has no registers."""
+    _, count = own_rows(offsets, example, batch, rows, total, 0, 1, JAGGED)
+    return count
+
+
+@triton.jit
 def other_rows(offsets, example, batch, rows, total, stride_b, stride_t, JAGGED: tl.constexpr):
     """The same on the other side, where the example after the last one has no rows."""
     if JAGGED:
-        start = tl.minimum(tl.maximum(tl.load(offsets + example).to(tl.int64), 0), total)
-        end = tl.load(offsets + tl.minimum(example + 1, batch)).to(tl.int64)
-        end = tl.minimum(tl.maximum(end, start), total)
+        start, end = _bounds(offsets, example, batch, total)
         return start * stride_t, (end - start).to(tl.int32)
     else:
         return example.to(tl.int64) * stride_b, tl.where(example < batch, rows, 0)
+
+
+@triton.jit
+def _wide(row):
+    """int64, also of what is a Python int in the interpreter."""
+    return tl.zeros((), tl.int64) + row
 
 
 @triton.jit
@@ -58,7 +75,7 @@ def load_rows(
     # One scalar moves from tile to tile; the offsets within a tile stay the same, of 32 bits each.
     r = tl.arange(0, BLOCK)
     c = tl.arange(0, BLOCK_D)
-    p = (base + row * stride_t) + (r[:, None] * stride_t + c[None, :])
+    p = (base + _wide(row) * stride_t) + (r[:, None] * stride_t + c[None, :])
     if D == BLOCK_D:
         if MASK:
             return tl.load(p, mask=(r < count - row)[:, None], other=0.0)
@@ -74,10 +91,10 @@ def load_rows(
 @triton.jit
 def store_rows(base, stride_t, row, count, x, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
     """Stores rows row .. row + BLOCK that are below `count`, columns below D."""
-    r = row + tl.arange(0, BLOCK)
+    r = tl.arange(0, BLOCK)
     c = tl.arange(0, BLOCK_D)
-    p = base + r[:, None] * stride_t + c[None, :]
-    tl.store(p, x.to(base.dtype.element_ty), mask=(r < count)[:, None] & (c < D)[None, :])
+    p = (base + _wide(row) * stride_t) + (r[:, None] * stride_t + c[None, :])
+    tl.store(p, x.to(base.dtype.element_ty), mask=(r < count - row)[:, None] & (c < D)[None, :])
 
 
 @triton.jit

@@ -1,6 +1,6 @@
 """GDPA in plain torch on blocks of padded examples: what a CPU trains with.
 
-Of 16-bit inputs the scores are float32 between the matmuls: a derivative is a difference of larger terms.
+Of 16-bit inputs everything between reading and writing is float32.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from faceter.kernels.activations import ACTIVATIONS, heads_by_activation
-from faceter.kernels.gdpa.reference import in_window, wide
 from faceter.kernels.operands import Side, batch_size
 from faceter.kernels.padded_blocks import blocks
+from faceter.kernels.reference_parts import in_window, wide
 
 
 def gdpa_forward_cpu(
@@ -36,12 +36,13 @@ def gdpa_forward_cpu(
     out_side = Side(q_offsets, q_side.rows, q_side.total, False)
     out = q.new_zeros(q.shape if q_offsets is not None else (batch, *q.shape[-3:]))
     for q_rows, kv_rows in blocks(q_side, kv_side, batch, heads, q.device):
-        q_BHND, k_BHMD, v_BHMD = q_rows.gather(q, q_side), kv_rows.gather(k, kv_side), kv_rows.gather(v, kv_side)
-        s_BHNM = wide(torch.matmul(q_BHND, k_BHMD.mT)) * qk_scale
+        q_BHND = wide(q_rows.gather(q, q_side))
+        k_BHMD, v_BHMD = (wide(kv_rows.gather(x, kv_side)) for x in (k, v))
+        s_BHNM = torch.matmul(q_BHND, k_BHMD.mT) * qk_scale
         p_BHNM = _each_head(activation, s_BHNM, "function")
         if left >= 0 or right >= 0:
             p_BHNM = p_BHNM * in_window(*p_BHNM.shape[-2:], left, right, q.device)
-        q_rows.scatter(torch.matmul(p_BHNM.to(v.dtype), v_BHMD) * out_scale, out, out_side)
+        q_rows.scatter(torch.matmul(p_BHNM, v_BHMD) * out_scale, out, out_side)
     return out
 
 
@@ -71,16 +72,15 @@ def gdpa_backward_cpu(
         for x, side in ((q, q_side), (k, kv_side), (v, kv_side))
     )
     for q_rows, kv_rows in blocks(q_side, kv_side, batch_size(q, k, q_offsets, kv_offsets), q.shape[-2], q.device):
-        q_BHND, do_BHND = q_rows.gather(q, q_side), q_rows.gather(grad, grad_side)
-        k_BHMD, v_BHMD = kv_rows.gather(k, kv_side), kv_rows.gather(v, kv_side)
-        s_BHNM = wide(torch.matmul(q_BHND, k_BHMD.mT)) * qk_scale
+        q_BHND, do_BHND = (wide(q_rows.gather(x, side)) for x, side in ((q, q_side), (grad, grad_side)))
+        k_BHMD, v_BHMD = (wide(kv_rows.gather(x, kv_side)) for x in (k, v))
+        s_BHNM = torch.matmul(q_BHND, k_BHMD.mT) * qk_scale
         p_BHNM = _each_head(activation, s_BHNM, "function")
         ds_BHNM = _each_head(activation, s_BHNM, "derivative")
         ds_BHNM *= torch.matmul(do_BHND, v_BHMD.mT)
         if left >= 0 or right >= 0:
             seen = in_window(*p_BHNM.shape[-2:], left, right, q.device)
             p_BHNM, ds_BHNM = p_BHNM * seen, ds_BHNM * seen
-        p_BHNM, ds_BHNM = p_BHNM.to(q.dtype), ds_BHNM.to(q.dtype)
         q_rows.scatter(torch.matmul(ds_BHNM, k_BHMD) * (qk_scale * out_scale), dq, q_side)
         kv_rows.scatter(torch.matmul(ds_BHNM.mT, q_BHND) * (qk_scale * out_scale), dk, kv_side)
         kv_rows.scatter(torch.matmul(p_BHNM.mT, do_BHND) * out_scale, dv, kv_side)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from faceter.kernels.activations import ACTIVATIONS, names_of_heads
 from faceter.kernels.operands import batch_size
+from faceter.kernels.reference_parts import in_window, rows_of, rows_of_output, wide
 
 
 def gdpa_reference(
@@ -37,29 +38,6 @@ def gdpa_reference(
     return torch.cat([*parts, rest])
 
 
-def rows_of(x: Tensor, offsets: Tensor | None, b: int) -> Tensor:
-    """(N, H, D): the rows of example b."""
-    if offsets is not None:
-        return x[offsets[b] : offsets[b + 1]]
-    return x[b] if x.dim() == 4 else x
-
-
-def in_window(n: int, m: int, left: int, right: int, device: torch.device) -> Tensor:
-    """(N, M) bool: row i of the queries sees key j if i - left <= j <= i + right; -1 = no bound."""
-    distance = torch.arange(m, device=device) - torch.arange(n, device=device)[:, None]
-    seen = torch.ones(n, m, dtype=torch.bool, device=device)
-    if left >= 0:
-        seen &= distance >= -left
-    if right >= 0:
-        seen &= distance <= right
-    return seen
-
-
-def wide(x: Tensor) -> Tensor:
-    """x in float32 at least."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
 def gdpa_forward_reference(q, k, v, q_offsets, kv_offsets, q_schedule, kv_schedule, max_q, max_kv, *options) -> Tensor:
     """As `op.gdpa_forward`; 16-bit inputs are computed with in float32."""
     return gdpa_reference(wide(q), wide(k), wide(v), q_offsets, kv_offsets, *options).to(q.dtype)
@@ -76,7 +54,7 @@ def gdpa_backward_reference(
     for b in range(batch_size(q, k, q_offsets, kv_offsets)):
         q_NHD, do_NHD = (
             rows_of(q, q_offsets, b),
-            out_scale * (grad[b] if q_offsets is None else rows_of(grad, q_offsets, b)),
+            out_scale * rows_of_output(grad, q_offsets, b),
         )
         k_MHD, v_MHD = rows_of(k, kv_offsets, b), rows_of(v, kv_offsets, b)
         seen = in_window(len(q_NHD), len(k_MHD), left, right, q.device)

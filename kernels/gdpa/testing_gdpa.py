@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
 from faceter.kernels.activations import ACTIVATIONS, names_of_heads
-from faceter.kernels.gdpa.reference import gdpa_reference, in_window, rows_of
-from faceter.kernels.operands import batch_size, window_bounds
-from faceter.kernels.testing_bounds import Precision
-from faceter.kernels.testing_problems import Problem
+from faceter.kernels.gdpa.reference import gdpa_reference
+from faceter.kernels.operands import window_bounds
+from faceter.kernels.reference_parts import in_window, rows_of, rows_of_output
+from faceter.kernels.testing_bounds import Exact, Precision
+from faceter.kernels.testing_problems import SIGNATURES, Problem
 
 
 def _slope(name: str, x: Tensor) -> Tensor:
@@ -27,15 +27,23 @@ _CURVATURE = {"gelu": 0.8, "gelu_tanh": 0.81, "silu": 0.5, "relu2": 2.0, "hardsw
 _KINKS = {"relu": [(0.0, 1.0)], "leaky_relu": [(0.0, 0.99)], "hardswish": [(-3.0, 0.5), (3.0, 0.5)]}
 
 
-@dataclass
-class Exact:
-    """Attributes:
-    values: name ("o", "dq", "dk", "dv") -> float64.
-    bounds: likewise, the largest error that rounding explains.
-    """
+# On a GPU, of each of SIGNATURES: each activation, and one for each head.
+_OF_SIGNATURES = (
+    "gelu", "gelu,silu,gelu", "silu", "gelu_tanh", "relu2", "relu", "gelu", "leaky_relu",
+    "hardswish,identity,hardswish",
+)  # fmt: skip
+assert len(_OF_SIGNATURES) == len(SIGNATURES)
 
-    values: dict[str, Tensor]
-    bounds: dict[str, Tensor]
+
+@st.composite
+def activations(draw, problem: Problem) -> str:
+    """An activation, as `gdpa` takes it."""
+    if problem.signature.number is not None:
+        return _OF_SIGNATURES[problem.signature.number]
+    if draw(st.booleans()):
+        return draw(st.sampled_from(list(ACTIVATIONS)))
+    heads = problem.signature.heads
+    return ",".join(draw(st.lists(st.sampled_from(list(ACTIVATIONS)), min_size=heads, max_size=heads)))
 
 
 def exact(problem: Problem, activation: str, grad: Tensor) -> Exact:
@@ -65,9 +73,9 @@ def _bounds(p: Problem, precision: Precision, activation: str, grad: Tensor, val
     left, right = window_bounds(False, p.window)
     bounds = {name: torch.zeros_like(value) for name, value in values.items()}
     scale, out_scale = abs(p.qk_scale), abs(p.out_scale)
-    for b in range(batch_size(p.q, p.k, p.q_offsets, p.kv_offsets)):
+    for b in range(p.batch):
         q, k, v = rows_of(p.q, p.q_offsets, b), rows_of(p.k, p.kv_offsets, b), rows_of(p.v, p.kv_offsets, b)
-        do = grad[b] if p.q_offsets is None else rows_of(grad, p.q_offsets, b)
+        do = rows_of_output(grad, p.q_offsets, b)
         seen = in_window(len(q), len(k), left, right, q.device).double()
         n, m, d = len(q), len(k), q.shape[-1]
 
@@ -103,10 +111,7 @@ def _bounds(p: Problem, precision: Precision, activation: str, grad: Tensor, val
         # What multiplies the scales may itself be rounded: act, ds and do times a scale.
         act_error, ds_error = act_error + precision.rounded(act), ds_error + precision.rounded(ds)
         o_error = out_scale * product("hnm,mhd->nhd", act, act_error, v, m)
-        if p.q_offsets is None:
-            bounds["o"][b] += o_error
-        else:
-            rows_of(bounds["o"], p.q_offsets, b).add_(o_error)
+        rows_of_output(bounds["o"], p.q_offsets, b).add_(o_error)
         both = scale * out_scale
         add("dq", p.q_offsets, both * product("hnm,mhd->nhd", ds, ds_error, k, m))
         add("dk", p.kv_offsets, both * product("hnm,nhd->mhd", ds, ds_error, q, n))

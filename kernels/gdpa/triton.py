@@ -12,20 +12,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from faceter.kernels import tuning
 from faceter.kernels.activations import heads_by_activation
-from faceter.kernels.configs import Config, dkv_config, dq_config, forward_config
-from faceter.kernels.implementations import interpreted
-from faceter.kernels.operands import Side, batch_size
-from faceter.kernels.schedule.op import TILE, tile_list
-from faceter.kernels.schedule.reference import most_tiles
+from faceter.kernels.attention_launch import Launch, gradient_of, shares, summed
+from faceter.kernels.operands import Side
+from faceter.kernels.schedule.op import TILE
 from faceter.kernels.triton_activations import activate, activate_with_derivative
 from faceter.kernels.triton_launch import (
-    gradient_of,
+    EXACT_TILES,
+    NUMBERS,
     has_hardware_tanh,
     head_list,
-    shares,
     strides,
-    summed,
+    tile_configs,
     with_dense_rows,
 )
 from faceter.kernels.triton_tiles import (
@@ -35,12 +34,10 @@ from faceter.kernels.triton_tiles import (
     keys_in_reach,
     load_rows,
     other_rows,
+    own_count,
     own_rows,
     store_rows,
 )
-
-# Numbers that change from batch to batch: a kernel is not compiled anew where one is a multiple of 16, or 1.
-_NUMBERS = ["batch", "share", "q_rows", "q_total", "kv_rows", "kv_total", "left", "right"]
 
 
 @triton.jit
@@ -60,7 +57,7 @@ def _forward_step(
     return dot(p.to(v.dtype), v, acc, UPCAST, PRECISION)
 
 
-@triton.jit(do_not_specialize=_NUMBERS)
+@triton.jit(do_not_specialize=NUMBERS)
 def gdpa_forward_kernel(
     q, k, v, o, q_offsets, kv_offsets, schedule, head_list,
     q_sb, q_st, q_sh, k_sb, k_st, k_sh, v_sb, v_st, v_sh, o_sb, o_st, o_sh,
@@ -73,9 +70,10 @@ def gdpa_forward_kernel(
     example, row = find_tile(schedule, program // HEADS, q_rows, BLOCK_M, ITEM, SCHEDULED)
     if example < 0:
         return
-    head = tl.load(head_list + program % HEADS)
+    head = tl.load(head_list + program % HEADS).to(tl.int64)
     q_start, q_count = own_rows(q_offsets, example, batch, q_rows, q_total, q_sb, q_st, Q_JAGGED)
-    o_start, _ = own_rows(q_offsets, example, batch, q_rows, q_total, o_sb, o_st, Q_JAGGED)
+    if row >= q_count:
+        return
     k_start, kv_count = other_rows(kv_offsets, example, batch, kv_rows, kv_total, k_sb, k_st, KV_JAGGED)
     v_start, _ = other_rows(kv_offsets, example, batch, kv_rows, kv_total, v_sb, v_st, KV_JAGGED)
     k_base, v_base = k + k_start + head * k_sh, v + v_start + head * v_sh
@@ -95,6 +93,7 @@ def gdpa_forward_kernel(
             acc, x, k_base, v_base, k_st, v_st, row, whole, kv_count, qk_scale, left, right,
             BLOCK_M, BLOCK_N, D, BLOCK_D, ACT, FAST, True, WINDOW, UPCAST, PRECISION,
         )  # fmt: skip
+    o_start, q_count = own_rows(q_offsets, example, batch, q_rows, q_total, o_sb, o_st, Q_JAGGED)
     store_rows(o + o_start + head * o_sh, o_st, row, q_count, acc * out_scale, BLOCK_M, D, BLOCK_D)
 
 
@@ -118,7 +117,7 @@ def _dq_step(
     return dot(ds.to(k.dtype), k, acc, UPCAST, PRECISION)
 
 
-@triton.jit(do_not_specialize=_NUMBERS)
+@triton.jit(do_not_specialize=NUMBERS)
 def gdpa_dq_kernel(
     do, q, k, v, dq, q_offsets, kv_offsets, schedule, head_list,
     do_sb, do_st, do_sh, q_sb, q_st, q_sh, k_sb, k_st, k_sh, v_sb, v_st, v_sh, dq_sb, dq_st, dq_sh,
@@ -132,8 +131,10 @@ def gdpa_dq_kernel(
     example, row = find_tile(schedule, program // HEADS, q_rows, BLOCK_M, ITEM, SCHEDULED)
     if example < 0:
         return
-    head = tl.load(head_list + program % HEADS)
-    dq_start, q_count = own_rows(q_offsets, example, batch, q_rows, q_total, dq_sb, dq_st, Q_JAGGED)
+    head = tl.load(head_list + program % HEADS).to(tl.int64)
+    q_count = own_count(q_offsets, example, batch, q_rows, q_total, Q_JAGGED)
+    if row >= q_count:
+        return
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     begin, examples = example, 1
     if Q_SHARED:
@@ -160,6 +161,7 @@ def gdpa_dq_kernel(
                 acc, x, y, k_base, v_base, k_st, v_st, row, whole, kv_count, qk_scale, left, right,
                 BLOCK_M, BLOCK_N, D, BLOCK_D, ACT, FAST, True, WINDOW, UPCAST, PRECISION,
             )  # fmt: skip
+    dq_start, q_count = own_rows(q_offsets, example, batch, q_rows, q_total, dq_sb, dq_st, Q_JAGGED)
     store_rows(dq + dq_start + head * dq_sh, dq_st, row, q_count, acc * (qk_scale * out_scale), BLOCK_M, D, BLOCK_D)
 
 
@@ -185,7 +187,7 @@ def _dkv_step(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=_NUMBERS)
+@triton.jit(do_not_specialize=NUMBERS)
 def gdpa_dkv_kernel(
     do, q, k, v, dk, dv, q_offsets, kv_offsets, schedule, head_list,
     do_sb, do_st, do_sh, q_sb, q_st, q_sh, k_sb, k_st, k_sh, v_sb, v_st, v_sh, dk_sb, dk_st, dk_sh, dv_sb, dv_st, dv_sh,
@@ -198,9 +200,10 @@ def gdpa_dkv_kernel(
     example, row = find_tile(schedule, program // HEADS, kv_rows, BLOCK_N, ITEM, SCHEDULED)
     if example < 0:
         return
-    head = tl.load(head_list + program % HEADS)
-    dk_start, kv_count = own_rows(kv_offsets, example, batch, kv_rows, kv_total, dk_sb, dk_st, KV_JAGGED)
-    dv_start, _ = own_rows(kv_offsets, example, batch, kv_rows, kv_total, dv_sb, dv_st, KV_JAGGED)
+    head = tl.load(head_list + program % HEADS).to(tl.int64)
+    kv_count = own_count(kv_offsets, example, batch, kv_rows, kv_total, KV_JAGGED)
+    if row >= kv_count:
+        return
     k_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     v_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     begin, examples = example, 1
@@ -229,47 +232,68 @@ def gdpa_dkv_kernel(
                 k_acc, v_acc, x, y, q_base, do_base, q_st, do_st, row, whole, q_count, qk_scale, left, right,
                 BLOCK_M, BLOCK_N, D, BLOCK_D, ACT, FAST, True, WINDOW, UPCAST, PRECISION,
             )  # fmt: skip
+    dk_start, kv_count = own_rows(kv_offsets, example, batch, kv_rows, kv_total, dk_sb, dk_st, KV_JAGGED)
+    dv_start, kv_count = own_rows(kv_offsets, example, batch, kv_rows, kv_total, dv_sb, dv_st, KV_JAGGED)
     store_rows(dk + dk_start + head * dk_sh, dk_st, row, kv_count, k_acc * (qk_scale * out_scale), BLOCK_N, D, BLOCK_D)
     store_rows(dv + dv_start + head * dv_sh, dv_st, row, kv_count, v_acc * out_scale, BLOCK_N, D, BLOCK_D)
 
 
-class _Launch:
-    """What forward and backward of one problem share."""
+_FORWARD = tile_configs(
+    (64, 32, 4, 2), (64, 32, 4, 3), (64, 64, 4, 3), (64, 64, 4, 2), (128, 64, 8, 3), (128, 32, 8, 2), (128, 64, 4, 2),
+    (64, 32, 8, 2), (32, 64, 4, 2), (32, 32, 4, 1), (16, 64, 4, 2), (16, 32, 4, 1),
+)  # fmt: skip
+_DQ = tile_configs(
+    (64, 32, 4, 2), (64, 64, 4, 2), (64, 32, 4, 3), (128, 32, 8, 2), (128, 64, 8, 2), (64, 32, 8, 2), (32, 64, 4, 2),
+    (32, 32, 8, 1), (32, 32, 4, 1), (16, 64, 4, 2), (16, 32, 4, 1), (16, 16, 4, 1),
+)  # fmt: skip
+_DKV = tile_configs(
+    (32, 64, 4, 2), (32, 64, 4, 3), (64, 64, 4, 2), (32, 128, 8, 2), (32, 64, 8, 2), (64, 64, 8, 2), (32, 32, 8, 2),
+    (32, 32, 4, 2), (32, 32, 4, 1), (64, 16, 4, 2), (16, 32, 4, 1), (16, 16, 4, 1),
+)  # fmt: skip
+# Of each kernel by bits of an element, for `tuning.run`.
+CANDIDATES = {
+    "gdpa_forward_kernel": {16: _FORWARD, 32: EXACT_TILES},
+    "gdpa_dq_kernel": {16: _DQ, 32: EXACT_TILES},
+    "gdpa_dkv_kernel": {16: _DKV, 32: EXACT_TILES},
+}
+
+
+class _Launch(Launch):
+    """A problem with its activations, each of which is a launch of its own for the heads that it is of."""
 
     def __init__(self, q, k, v, q_offsets, kv_offsets, max_q, max_kv, activation, qk_scale, out_scale, left, right):
-        self.q, self.k, self.v = (with_dense_rows(x) for x in (q, k, v))
-        self.offsets = (q_offsets if q_offsets is not None else q, kv_offsets if kv_offsets is not None else q)
-        self.q_side, self.kv_side = Side.of(q, q_offsets, max_q), Side.of(k, kv_offsets, max_kv)
-        self.batch, self.heads, self.dim = batch_size(q, k, q_offsets, kv_offsets), q.shape[-2], q.shape[-1]
-        self.groups = heads_by_activation(activation, self.heads)
-        self.qk_scale, self.out_scale, self.left, self.right = qk_scale, out_scale, left, right
+        super().__init__(q, k, v, q_offsets, kv_offsets, max_q, max_kv, left, right)
+        self.activation = activation
+        self.scales = (qk_scale, out_scale)
 
-    def constants(self, config: Config, side: Side, name: str) -> dict:
-        exact = self.q.dtype == torch.float32
-        return {
-            "HEADS": len(self.groups[name]),
-            "D": self.dim,
-            "BLOCK_D": max(16, triton.next_power_of_2(self.dim)),
-            "BLOCK_M": config.block_m,
-            "BLOCK_N": config.block_n,
-            "ACT": name,
-            "FAST": not exact and has_hardware_tanh(self.q.device),
-            "Q_JAGGED": self.q_side.offsets is not None,
-            "KV_JAGGED": self.kv_side.offsets is not None,
-            "ITEM": TILE,
-            "SCHEDULED": side.offsets is not None,
-            "WINDOW": self.left >= 0 or self.right >= 0,
-            "UPCAST": interpreted(),
-            "PRECISION": "ieee" if exact else None,
-            "num_warps": config.num_warps,
-            "num_stages": config.num_stages,
-        }
+    def run(self, kernel, side: Side, block: str, copies: int, *before, schedule: Tensor, after: tuple, **constants):
+        """Launches a kernel over the tiles of a side.
 
-    def grids(self, side: Side, block: int, copies: int):
-        """Number of tiles of all programs of one head; `copies`: examples, or shares of them."""
-        if side.offsets is not None:
-            return most_tiles(side.total, self.batch, TILE) * (TILE // block)
-        return copies * triton.cdiv(side.rows, block)
+        Args:
+            side: whose rows are cut into tiles.
+            block: the constexpr that says into how large ones.
+            copies: as in `Launch.tiles`.
+            before: its arguments up to the offsets.
+            schedule: the side's tile list.
+            after: its arguments from the strides to the numbers.
+            constants: constexprs of its own.
+        """
+        other = self.kv_side if side is self.q_side else self.q_side
+        fast = self.q.dtype != torch.float32 and has_hardware_tanh(self.q.device)
+        for name, heads in heads_by_activation(self.activation, self.heads).items():
+
+            def launch(config, name=name, heads=heads):
+                programs = self.tiles(side, config[block], copies) * len(heads)
+                if programs:
+                    kernel[(programs,)](
+                        *before, *self.offsets, schedule, head_list(tuple(heads), self.q.device), *after, *self.sizes,
+                        *self.scales, *self.window,
+                        HEADS=len(heads), ACT=name, FAST=fast, ITEM=TILE, SCHEDULED=side.offsets is not None,
+                        **self.constants, **constants, **config,
+                    )  # fmt: skip
+
+            variant = "window" if self.constants["WINDOW"] else ""
+            tuning.run(kernel, CANDIDATES[kernel.__name__], launch, self.q, variant, side.rows, other.rows)
 
 
 def gdpa_forward_triton(
@@ -277,24 +301,12 @@ def gdpa_forward_triton(
 ) -> Tensor:
     """As `op.gdpa_forward`."""
     launch = _Launch(q, k, v, q_offsets, kv_offsets, max_q, max_kv, activation, qk_scale, out_scale, left, right)
-    side = launch.q_side
-    out = torch.empty(
-        q.shape if q_offsets is not None else (launch.batch, *q.shape[-3:]), dtype=q.dtype, device=q.device
-    )
-    config = forward_config(q)
-    if side.offsets is not None and q_schedule is None:
-        q_schedule = tile_list(q_offsets, kv_offsets, side.total)
-    for name, heads in launch.groups.items():
-        programs = launch.grids(side, config.block_m, launch.batch) * len(heads)
-        if programs == 0:
-            continue
-        gdpa_forward_kernel[(programs,)](
-            launch.q, launch.k, launch.v, out, *launch.offsets, q_schedule if q_schedule is not None else q,
-            head_list(tuple(heads), q.device),
-            *strides(launch.q), *strides(launch.k), *strides(launch.v), *strides(out),
-            launch.batch, side.rows, side.total, launch.kv_side.rows, launch.kv_side.total,
-            qk_scale, out_scale, left, right, **launch.constants(config, side, name),
-        )  # fmt: skip
+    out = torch.empty(launch.output_shape, dtype=q.dtype, device=q.device)
+    operands = (launch.q, launch.k, launch.v, out)
+    launch.run(
+        gdpa_forward_kernel, launch.q_side, "BLOCK_M", launch.batch, *operands,
+        schedule=launch.schedule_of(launch.q_side, q_schedule), after=(*strides(*operands), launch.batch),
+    )  # fmt: skip
     return out
 
 
@@ -304,41 +316,22 @@ def gdpa_backward_triton(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """As `op.gdpa_backward`."""
     launch = _Launch(q, k, v, q_offsets, kv_offsets, max_q, max_kv, activation, qk_scale, out_scale, left, right)
-    grad = with_dense_rows(grad)
     q_side, kv_side, batch = launch.q_side, launch.kv_side, launch.batch
-    if q_offsets is not None and q_schedule is None:
-        q_schedule = tile_list(q_offsets, kv_offsets, q_side.total)
-    if kv_offsets is not None and kv_schedule is None:
-        kv_schedule = tile_list(kv_offsets, q_offsets, kv_side.total)
-    q_config, kv_config = dq_config(q), dkv_config(q)
-    q_shares, q_share = shares(
-        q_side, batch, launch.heads * triton.cdiv(max(1, q_side.rows), q_config.block_m), q.device
-    )
-    kv_shares, kv_share = shares(
-        kv_side, batch, launch.heads * triton.cdiv(max(1, kv_side.rows), kv_config.block_n), q.device
-    )
-    dq = gradient_of(q, q_side, q_shares)
-    dk, dv = gradient_of(k, kv_side, kv_shares), gradient_of(v, kv_side, kv_shares)
-    for name, heads in launch.groups.items():
-        chosen = head_list(tuple(heads), q.device)
-        common = (
-            *strides(grad), *strides(launch.q), *strides(launch.k), *strides(launch.v)
-        )  # fmt: skip
-        programs = launch.grids(q_side, q_config.block_m, q_shares) * len(heads)
-        if programs:
-            gdpa_dq_kernel[(programs,)](
-                grad, launch.q, launch.k, launch.v, dq, *launch.offsets, q_schedule if q_schedule is not None else q,
-                chosen, *common, *strides(dq),
-                batch, q_share, q_side.rows, q_side.total, kv_side.rows, kv_side.total,
-                qk_scale, out_scale, left, right, Q_SHARED=q_side.shared, **launch.constants(q_config, q_side, name),
-            )  # fmt: skip
-        programs = launch.grids(kv_side, kv_config.block_n, kv_shares) * len(heads)
-        if programs:
-            gdpa_dkv_kernel[(programs,)](
-                grad, launch.q, launch.k, launch.v, dk, dv, *launch.offsets,
-                kv_schedule if kv_schedule is not None else q, chosen, *common, *strides(dk), *strides(dv),
-                batch, kv_share, q_side.rows, q_side.total, kv_side.rows, kv_side.total,
-                qk_scale, out_scale, left, right,
-                KV_SHARED=kv_side.shared, **launch.constants(kv_config, kv_side, name),
-            )  # fmt: skip
+    operands = (with_dense_rows(grad), launch.q, launch.k, launch.v)
+
+    count, share = shares(q_side, batch, launch.heads, q.device)
+    dq = gradient_of(q, q_side, count)
+    launch.run(
+        gdpa_dq_kernel, q_side, "BLOCK_M", count, *operands, dq,
+        schedule=launch.schedule_of(q_side, q_schedule), after=(*strides(*operands, dq), batch, share),
+        Q_SHARED=q_side.shared,
+    )  # fmt: skip
+
+    count, share = shares(kv_side, batch, launch.heads, q.device)
+    dk, dv = gradient_of(k, kv_side, count), gradient_of(v, kv_side, count)
+    launch.run(
+        gdpa_dkv_kernel, kv_side, "BLOCK_N", count, *operands, dk, dv,
+        schedule=launch.schedule_of(kv_side, kv_schedule), after=(*strides(*operands, dk, dv), batch, share),
+        KV_SHARED=kv_side.shared,
+    )  # fmt: skip
     return summed(dq, q, q_side), summed(dk, k, kv_side), summed(dv, v, kv_side)

@@ -48,21 +48,29 @@ def _tile_list_kernel(
         )
         begin += tl.sum(tl.where(before, their_tiles[None, :], 0), 1)
         count += tl.sum(their_tiles, 0)
+    count = tl.minimum(count, most)
     if tl.program_id(0) == 0:
-        tl.store(out, tl.minimum(count, most))
+        tl.store(out, count)
+        tl.store(out + 1, 0)
     for first in range(0, tl.max(tiles, 0), AT_ONCE):
         t = first + tl.arange(0, AT_ONCE)
         there = (t[None, :] < tiles[:, None]) & (begin[:, None] + t[None, :] < most)
         p = out + 2 + 2 * (begin[:, None] + t[None, :])
         tl.store(p, tl.broadcast_to(i[:, None], (OWN, AT_ONCE)), mask=there)
         tl.store(p + 1, tl.broadcast_to(t[None, :] * tile, (OWN, AT_ONCE)), mask=there)
+    # The rest of the list is zero: each program has a part of it.
+    for first in range(count + tl.program_id(0) * OTHERS, most, tl.num_programs(0) * OTHERS):
+        t = first + tl.arange(0, OTHERS)
+        p = out + 2 + 2 * t
+        tl.store(p, tl.zeros((OTHERS,), tl.int32), mask=t < most)
+        tl.store(p + 1, tl.zeros((OTHERS,), tl.int32), mask=t < most)
 
 
 def tile_list_triton(offsets: Tensor, other_offsets: Tensor | None, total: int, tile: int) -> Tensor:
     """As `reference.tile_list_reference`."""
     batch = offsets.shape[0] - 1
     most = most_tiles(total, batch, tile)
-    out = torch.zeros((1 + most, 2), dtype=torch.int32, device=offsets.device)
+    out = torch.empty((1 + most, 2), dtype=torch.int32, device=offsets.device)
     ordered = other_offsets is not None
     _tile_list_kernel[(triton.cdiv(batch + 1, _OWN),)](
         offsets, other_offsets if ordered else offsets, out, batch, total, tile, most, ordered, _OWN, _OTHERS, _AT_ONCE
