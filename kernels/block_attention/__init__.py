@@ -1,0 +1,1 @@
+"""Softmax attention within fixed blocks of rows of each sequence."""
