@@ -35,7 +35,7 @@ folders = package_folders()
 setup(
     packages=list(folders),
     package_dir=folders,
-    package_data={"": ["*.yaml", "py.typed"]},
+    package_data={"": ["*.json", "*.yaml", "py.typed"]},
     include_package_data=False,
     cmdclass={"build_py": BuildWithoutTests},
 )

@@ -10,7 +10,7 @@ import zipfile
 
 # Folders with Python files that are not part of the product.
 NOT_SHIPPED = {"build_defs", "third_party", "docs", "build", "dist"}
-DATA = {".yaml", ".typed"}
+DATA = {".json", ".yaml", ".typed"}
 
 
 def wanted(root):
