@@ -139,10 +139,15 @@ def one_hot(table: pa.Table, schema: Schema, columns: tuple[str, ...]) -> sparse
     return sparse.hstack(blocks).tocsr()
 
 
-def normalised_entropy(labels: np.ndarray, probabilities: np.ndarray) -> float:
-    """Log loss over the entropy of the base rate; 1 for a model that always says the base rate."""
+def base_entropy(labels: np.ndarray) -> float:
+    """Log loss of a model that always says the base rate."""
     rate = labels.mean()
-    return log_loss(labels, probabilities) / -(rate * np.log(rate) + (1 - rate) * np.log(1 - rate))
+    return -(rate * np.log(rate) + (1 - rate) * np.log(1 - rate))
+
+
+def normalised_entropy(labels: np.ndarray, probabilities: np.ndarray) -> float:
+    """Log loss over that of a model that always says the base rate."""
+    return log_loss(labels, probabilities) / base_entropy(labels)
 
 
 def scored(labels: dict[str, np.ndarray], predict: Callable[[str], np.ndarray], start: float, refit=False) -> Result:
@@ -352,12 +357,10 @@ class RecboleModels:
                 scores[part] = {"auc": float("nan"), "logloss": float("nan")}
                 continue
             scores[part] = trainer.evaluate(data, load_best_model=False, show_progress=False)
-        rate = self.labels["test"].mean()
-        entropy = -(rate * np.log(rate) + (1 - rate) * np.log(1 - rate))
         return Result(
             scores["valid"]["auc"],
             scores["test"]["auc"],
-            scores["test"]["logloss"] / entropy,
+            scores["test"]["logloss"] / base_entropy(self.labels["test"]),
             time.perf_counter() - start,
         )
 
