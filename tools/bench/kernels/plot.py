@@ -80,6 +80,6 @@ def _figure(results: dict, family: str, rows: list[dict]):
 
 
 def _label(name: str) -> str:
-    """Over three lines: batch and heads, sizes, lengths."""
+    """A line for each size, for lengths, and for batch and heads."""
     batch, heads, *sizes, lengths = name.partition("/")[2].split()
-    return "\n".join([" ".join(sizes), lengths, f"{batch} {heads}"])
+    return "\n".join([*sizes, lengths, f"{batch} {heads}"])
