@@ -16,7 +16,6 @@ from faceter.kernels import tuning
 from faceter.kernels.activations import heads_by_activation
 from faceter.kernels.attention_launch import Launch, gradient_of, shares, summed
 from faceter.kernels.operands import Side
-from faceter.kernels.schedule.op import TILE
 from faceter.kernels.triton_activations import activate, activate_with_derivative
 from faceter.kernels.triton_launch import (
     EXACT_TILES,
@@ -262,39 +261,21 @@ CANDIDATES = {
 class _Launch(Launch):
     """A problem with its activations, each of which is a launch of its own for the heads that it is of."""
 
-    def __init__(self, q, k, v, q_offsets, kv_offsets, max_q, max_kv, activation, qk_scale, out_scale, left, right):
-        super().__init__(q, k, v, q_offsets, kv_offsets, max_q, max_kv, left, right)
+    def __init__(self, q, k, v, q_offsets, kv_offsets, max_q, max_kv, activation, *numbers):
+        super().__init__(q, k, v, q_offsets, kv_offsets, max_q, max_kv, *numbers)
         self.activation = activation
-        self.scales = (qk_scale, out_scale)
 
     def run(self, kernel, side: Side, block: str, copies: int, *before, schedule: Tensor, after: tuple, **constants):
-        """Launches a kernel over the tiles of a side.
-
-        Args:
-            side: whose rows are cut into tiles.
-            block: the constexpr that says into how large ones.
-            copies: as in `Launch.tiles`.
-            before: its arguments up to the offsets.
-            schedule: the side's tile list.
-            after: its arguments from the strides to the numbers.
-            constants: constexprs of its own.
-        """
-        other = self.kv_side if side is self.q_side else self.q_side
-        fast = self.q.dtype != torch.float32 and has_hardware_tanh(self.q.device)
+        """Launches a kernel over the tiles of a side; arguments as in `Launch.over_tiles`, after: up to the sizes."""
+        constants["FAST"] = self.q.dtype != torch.float32 and has_hardware_tanh(self.q.device)
+        variant = "window" if self.constants["WINDOW"] else ""
         for name, heads in heads_by_activation(self.activation, self.heads).items():
-
-            def launch(config, name=name, heads=heads):
-                programs = self.tiles(side, config[block], copies) * len(heads)
-                if programs:
-                    kernel[(programs,)](
-                        *before, *self.offsets, schedule, head_list(tuple(heads), self.q.device), *after, *self.sizes,
-                        *self.scales, *self.window,
-                        HEADS=len(heads), ACT=name, FAST=fast, ITEM=TILE, SCHEDULED=side.offsets is not None,
-                        **self.constants, **constants, **config,
-                    )  # fmt: skip
-
-            variant = "window" if self.constants["WINDOW"] else ""
-            tuning.run(kernel, CANDIDATES[kernel.__name__], launch, self.q, variant, side.rows, other.rows)
+            launch = self.over_tiles(
+                kernel, side, block, copies, len(heads), before, schedule,
+                (head_list(tuple(heads), self.q.device), *after, *self.sizes), ACT=name, **constants,
+            )  # fmt: skip
+            rows, loop = side.rows, self.other(side).rows
+            tuning.run(kernel, CANDIDATES[kernel.__name__], launch, self.q, variant, rows, loop)
 
 
 def gdpa_forward_triton(

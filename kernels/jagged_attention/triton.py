@@ -19,7 +19,6 @@ from torch import Tensor
 from faceter.kernels import tuning
 from faceter.kernels.attention_launch import Launch, gradient_of, shares, summed
 from faceter.kernels.operands import Side
-from faceter.kernels.schedule.op import TILE
 from faceter.kernels.triton_launch import EXACT_TILES, NUMBERS, padded_dim, strides, tile_configs, with_dense_rows
 from faceter.kernels.triton_tiles import (
     dot,
@@ -513,11 +512,11 @@ CANDIDATES = {
 
 
 class _Launch(Launch):
-    """A problem with its bias and scales."""
+    """A problem with its bias."""
 
     def __init__(self, q, k, v, q_offsets, kv_offsets, bias, max_q, max_kv, qk_scale, out_scale, left, right):
-        super().__init__(q, k, v, q_offsets, kv_offsets, max_q, max_kv, left, right)
-        self.bias, self.scales = bias, (qk_scale, out_scale)
+        super().__init__(q, k, v, q_offsets, kv_offsets, max_q, max_kv, qk_scale, out_scale, left, right)
+        self.bias = bias
         self.out_rows = self.q_side.total if q_offsets is not None else self.batch * self.q_side.rows
 
     @property
@@ -532,34 +531,15 @@ class _Launch(Launch):
         return tuple(s if n > 1 else 0 for s, n in zip(self.bias.stride(), self.bias.shape, strict=True))
 
     def run(self, kernel, side: Side, block: str, copies: int, *before, schedule: Tensor, after: tuple, **constants):
-        """Launches a kernel over the tiles of a side.
-
-        Args:
-            side: whose rows are cut into tiles.
-            block: the constexpr that says into how large ones.
-            copies: as in `Launch.tiles`.
-            before: its arguments up to the offsets.
-            schedule: the side's tile list.
-            after: its arguments from the strides to the scales.
-            constants: constexprs of its own.
-        """
-
-        def launch(config):
-            programs = self.tiles(side, config[block], copies) * self.heads
-            if programs:
-                kernel[(programs,)](
-                    *before, *self.offsets, schedule, *after, *self.scales, *self.window,
-                    HEADS=self.heads, ITEM=TILE, SCHEDULED=side.offsets is not None, BIAS=self.bias is not None,
-                    **self.constants, **constants, **config,
-                )  # fmt: skip
-
+        """Launches a kernel over the tiles of a side; arguments as in `Launch.over_tiles`."""
+        constants["BIAS"] = self.bias is not None
+        launch = self.over_tiles(kernel, side, block, copies, self.heads, before, schedule, after, **constants)
         self.tuned(kernel, launch, side)
 
     def tuned(self, kernel, launch, side: Side) -> None:
         """Runs `launch` with the config of a kernel whose programs work on tiles of `side`."""
         variant = " ".join(self.constants["WINDOW"] * ["window"] + (self.bias is not None) * ["bias"])
-        other = self.kv_side if side is self.q_side else self.q_side
-        tuning.run(kernel, CANDIDATES[kernel.__name__], launch, self.q, variant, side.rows, other.rows)
+        tuning.run(kernel, CANDIDATES[kernel.__name__], launch, self.q, variant, side.rows, self.other(side).rows)
 
 
 def jagged_attention_forward_triton(
